@@ -1,0 +1,45 @@
+/* What this build and this machine offer. */
+#ifndef HOCKET_INFO_H
+#define HOCKET_INFO_H
+
+#include <stdio.h>
+
+#include "hocket/types.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define HKT_VERSION_MAJOR 0
+#define HKT_VERSION_MINOR 1
+#define HKT_VERSION_PATCH 0
+
+/** major * 10000 + minor * 100 + patch of the library that is loaded. */
+HKT_API int hkt_version(void);
+
+/** One thing that may be here or not: a transport, a CPU feature, a module. */
+struct hkt_feature {
+    const char *kind;      /* "transport", "cpu", "module" */
+    const char *name;
+    int present;
+    const char *reason;    /* what it is, or why it is absent and what would bring it */
+};
+/** Row i of the table; INVALID past the end. Probing may open and close sockets and memory, nothing stays. */
+HKT_API HKT_NODISCARD enum hkt_status hkt_feature_get(int index, struct hkt_feature *out_feature);
+
+/** One setting read from the environment at the library's first use. */
+struct hkt_setting {
+    const char *name;      /* HOCKET_... */
+    const char *type;      /* "int", "bytes", "ms", "string", "flag" */
+    const char *range;
+    const char *fallback;  /* default as text */
+    const char *help;
+    const char *value;     /* in force now, as text */
+    int is_set;            /* 1: given by the environment */
+};
+HKT_API HKT_NODISCARD enum hkt_status hkt_setting_get(int index, struct hkt_setting *out_setting);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,70 @@
+/* Schedules without running them: list the algorithms, print what each rank does, prove it right. For tools, tests,
+ * teaching. Nothing here needs a communicator. */
+#ifndef HOCKET_PLAN_H
+#define HOCKET_PLAN_H
+
+#include <stdio.h>
+
+#include "hocket/types.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/** One row of the algorithm registry. Strings live as long as the library. */
+struct hkt_algo_info {
+    enum hkt_coll coll;
+    const char *name;          /* unique within the collective */
+    const char *summary;       /* one line */
+    const char *restriction;   /* "" or why it does not serve every case, e.g. "power-of-two ranks" */
+    const char *steps;         /* rounds on the critical path as a formula in p */
+    const char *bytes;         /* bytes sent by the busiest rank as a formula in p and n */
+    const char *source;        /* paper or derivation */
+    int needs_direct;          /* 1: peers' memory must be addressable (threads, shm) */
+};
+/** Number of rows; row i in [0, count). hkt_algo_get returns INVALID out of range. */
+HKT_API int hkt_algo_count(void);
+HKT_API HKT_NODISCARD enum hkt_status hkt_algo_get(int index, struct hkt_algo_info *out_info);
+/** HKT_OK if the algorithm serves this case; otherwise UNSUPPORTED or INVALID with the reason in hkt_last_error(). */
+HKT_API HKT_NODISCARD enum hkt_status hkt_algo_check(enum hkt_coll coll, const char *algo, int nranks, int in_place);
+
+/** What to build. */
+struct hkt_plan_query {
+    enum hkt_coll coll;
+    const char *algo;
+    int nranks;
+    int root;        /* rooted collectives */
+    int in_place;
+    int lowered;     /* 1: after the lowering passes, as executed; 0: as the builder wrote it */
+};
+
+enum hkt_plan_format { HKT_PLAN_BY_STEP, HKT_PLAN_BY_RANK, HKT_PLAN_JSON };
+
+/** Print the schedule of all ranks: by step (who sends which chunk to whom in each round), by rank, or JSON. */
+HKT_API HKT_NODISCARD enum hkt_status hkt_plan_print(const struct hkt_plan_query *query, enum hkt_plan_format format,
+                                                     FILE *file);
+
+/** What a verification looked at. */
+struct hkt_verify_report {
+    int nranks;
+    int exact;                /* 1: exact contribution sets; 0: 61-bit fingerprints (two independent seeds) */
+    int64_t steps;            /* over all ranks */
+    int64_t messages;         /* matched send/receive and signal/wait pairs */
+    int64_t races_checked;    /* ordered pairs of conflicting accesses */
+    int64_t chunks_checked;   /* result chunks proved */
+    int64_t bytes_chunks_max; /* chunks sent by the busiest rank */
+    int rounds;               /* length of the critical path in messages */
+    int same_bits;            /* 1: all ranks associate each result chunk alike */
+    double seconds;
+    char failure[512];        /* "" or the counterexample */
+};
+/** Run all ranks symbolically and prove: exactly-once result, matching, no deadlock even without buffering, no race,
+ *  scratch in bounds, same association on all ranks.
+ *  Errors   INVALID: no such algorithm or case; BUG: the schedule is wrong, failure says where */
+HKT_API HKT_NODISCARD enum hkt_status hkt_plan_verify(const struct hkt_plan_query *query,
+                                                      struct hkt_verify_report *out_report);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

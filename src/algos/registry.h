@@ -1,0 +1,35 @@
+/* One table of all algorithms. Adding one = a builder function in a file here and a row in registry.c. */
+#ifndef HOCKET_ALGOS_REGISTRY_H
+#define HOCKET_ALGOS_REGISTRY_H
+
+#include "hocket/plan.h"
+#include "sched/build.h"
+
+/** Writes the schedule of b->rank; errors are kept in the builder. */
+typedef void hkt__build_fn(struct hkt__builder *b);
+
+struct hkt__algo {
+    struct hkt_algo_info info;
+    hkt__build_fn *build;
+    /** "" or why the case cannot be served ("needs a power-of-two number of ranks"). NULL: serves all. */
+    const char *(*restriction)(int nranks, bool in_place);
+    /** For the default choice: rounds on the critical path and elements moved by the busiest rank, as a multiple of the
+     *  collective's total vector n (see docs/algorithms.md). pipelined: 1 if rounds cost per-slice latency only once. */
+    double (*rounds)(int nranks);
+    double (*volume)(int nranks);
+    bool pipelined;
+    bool user_direct; /* reads IN/OUT of peers, not only their SCRATCH */
+};
+
+/** Rows are ordered by collective. The v-variants have rows of their own. */
+extern const struct hkt__algo hkt__algos[];
+extern const int hkt__algo_count;
+
+/** NULL (and hkt__fail INVALID, naming the ones there are) when no row fits. */
+const struct hkt__algo *hkt__algo_find(enum hkt_coll coll, const char *name);
+
+/** Build one rank's schedule. */
+HKT_NODISCARD enum hkt_status hkt__algo_build(const struct hkt__algo *algo, int nranks, int rank, int root, bool in_place,
+                                              struct hkt__sched **out_sched);
+
+#endif

@@ -1,0 +1,80 @@
+/* Bootstrap and control plane: how the ranks of a job find each other, and how they learn that one has gone.
+ *
+ * Meeting.  Rank 0 (the root) listens at a known address. Every other rank opens a listener of its own, proves to the
+ *   root that it holds the job's token (challenge and SipHash-2-4 response: the token never travels), registers, and is
+ *   told its place: a binary tree over ranks, O(log p) deep, whose links stay open. All-gathers run up and down this tree.
+ *   Garbage, slow and half-open clients cost the root one file descriptor until their own short deadline; they never
+ *   stall the meeting.
+ * Control.  Afterwards one monitor thread per job sleeps on the tree's links. An abort is flooded over them; a link that
+ *   closes without a farewell means its rank died, which is flooded likewise. The handler runs in the monitor thread. */
+#ifndef HOCKET_COMM_BOOT_H
+#define HOCKET_COMM_BOOT_H
+
+#include <stdint.h>
+
+#include "core/error.h"
+#include "hocket/comm.h"
+
+struct hkt__boot;
+
+#define HKT__TOKEN_BYTES 16
+
+/** What a unique id holds, and what the environment yields. */
+struct hkt__boot_id {
+    char host[64];                 /* numeric address or host name of the root */
+    uint16_t port;
+    unsigned char token[HKT__TOKEN_BYTES];
+};
+
+/** Pack and unpack the public unique id (magic, version, checksum); INVALID says what is wrong with the bytes. */
+void hkt__boot_id_pack(const struct hkt__boot_id *id, struct hkt_unique_id *out_id);
+HKT_NODISCARD enum hkt_status hkt__boot_id_unpack(const struct hkt_unique_id *id, struct hkt__boot_id *out_id);
+
+/** Open a rendezvous listener for a new id in this process (hkt_get_unique_id); rank 0's hkt__boot_meet in the same
+ *  process takes it over. If rank 0 lives in another process, it binds the port itself: see hkt__boot_meet. A listener
+ *  never taken over closes when the process ends. */
+HKT_NODISCARD enum hkt_status hkt__boot_id_create(struct hkt__boot_id *out_id);
+
+struct hkt__boot_env {
+    int rank, nranks;              /* -1 rank: environment says nothing, single process */
+    int local_rank, local_nranks;  /* -1 when unknown */
+    struct hkt__boot_id id;
+    const char *launcher;          /* "hocket run", "torchrun", "Open MPI", "PMI", "Slurm", "none" */
+};
+/** Find rank, size, address and token in the environment. getenv_fn is getenv in production, a table in tests.
+ *  Order: HOCKET_RANK/HOCKET_SIZE/HOCKET_ROOT (host:port) as set by `hocket run`; RANK/WORLD_SIZE/MASTER_ADDR/
+ *  MASTER_PORT (torchrun); OMPI_COMM_WORLD_RANK/SIZE (+LOCAL_*); PMI_RANK/PMI_SIZE (MPICH, srun --mpi=pmi2);
+ *  SLURM_PROCID/SLURM_NTASKS. Under mpirun and srun without an address: the root is the first host (SLURM_JOB_NODELIST
+ *  for Slurm; for mpirun on one host the loopback) and the port is derived from the job's id (OMPI/PMIX job name,
+ *  SLURM_JOB_ID + SLURM_STEP_ID), which also keys the token when HOCKET_TOKEN is not set. INVALID names the variable. */
+HKT_NODISCARD enum hkt_status hkt__boot_env_find(char *(*getenv_fn)(const char *), struct hkt__boot_env *out_env);
+
+/** Meet: collective over nranks; returns when the tree stands. On timeout the error names the missing ranks (root) or
+ *  what was waited for (others). */
+HKT_NODISCARD enum hkt_status hkt__boot_meet(const struct hkt__boot_id *id, int nranks, int rank, int64_t timeout_ms,
+                                             struct hkt__boot **out_boot);
+
+/** bytes from each rank, in rank order, to all: out has nranks * bytes. Collective; only before the monitor starts. */
+HKT_NODISCARD enum hkt_status hkt__boot_all_gather(struct hkt__boot *boot, const void *in, size_t bytes, void *out);
+
+/** Numeric address of this host as peers saw or may use it (the local address of the link to the root). */
+const char *hkt__boot_local_address(const struct hkt__boot *boot);
+
+/** A failure that travels: which communicator (0: the whole job), who reports, who is to blame (-1: nobody). */
+struct hkt__boot_event {
+    uint32_t comm_id;
+    int32_t reporter, culprit;     /* job ranks */
+    int32_t status;                /* enum hkt_status */
+    int32_t sys_errno;
+    char text[HKT__ERROR_TEXT_MAX];
+};
+/** Called once per distinct event, in the monitor thread; must not block. */
+typedef void hkt__boot_handler(void *arg, const struct hkt__boot_event *event);
+
+HKT_NODISCARD enum hkt_status hkt__boot_monitor_start(struct hkt__boot *boot, hkt__boot_handler *handler, void *arg);
+/** Flood an event to all other ranks; never blocks, any thread. Not delivered to the own handler. */
+void hkt__boot_tell(struct hkt__boot *boot, const struct hkt__boot_event *event);
+/** Say farewell, stop the monitor, close the links. NULL is allowed. Does not wait for peers. */
+void hkt__boot_destroy(struct hkt__boot *boot);
+
+#endif

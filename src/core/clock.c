@@ -1,0 +1,36 @@
+/* The rate of the time-stamp counter is measured against CLOCK_MONOTONIC once per process. */
+#include "core/clock.h"
+
+#include <pthread.h>
+#include <time.h>
+
+int64_t hkt__now_ns(void)
+{
+    struct timespec now;
+
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+}
+
+static double ns_per_tick = 1.0;
+
+static void measure_rate(void)
+{
+#if defined(__x86_64__)
+    const int64_t start_ns = hkt__now_ns();
+    const uint64_t start = hkt__ticks();
+    int64_t end_ns = start_ns;
+
+    while (end_ns - start_ns < 2000000)
+        end_ns = hkt__now_ns();
+    ns_per_tick = (double)(end_ns - start_ns) / (double)(hkt__ticks() - start);
+#endif
+}
+
+double hkt__ticks_ns(uint64_t ticks)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+    pthread_once(&once, measure_rate);
+    return (double)ticks * ns_per_tick;
+}

@@ -1,0 +1,65 @@
+/* ONE table of every environment setting: name, type, range, default, help. Read once, at the library's first use;
+ * code asks the struct, never the environment. A value that does not parse or is out of range is an error with the
+ * name, the value and what is allowed; it is never silently replaced. */
+#ifndef HOCKET_CORE_SETTINGS_H
+#define HOCKET_CORE_SETTINGS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "hocket/info.h"
+#include "hocket/status.h"
+
+/* X(field, NAME, type, min, max, default, help); types: int, bytes (K, M, G suffixes), ms (s, m suffixes), string, flag.
+ * Numbers of the shm slots: research on this class of machine shows 32 KiB x 8 within 20 % of the best size at a
+ * quarter of the first-touch cost. */
+#define HKT__SETTINGS_TABLE(X)                                                                                         \
+    X(timeout_ms, "HOCKET_TIMEOUT", ms, 1, 864000000, "600s", "deadline of every wait of an operation")               \
+    X(init_timeout_ms, "HOCKET_INIT_TIMEOUT", ms, 1, 864000000, "120s", "deadline for all ranks to meet at init")     \
+    X(transport, "HOCKET_TRANSPORT", string, 0, 0, "", "allowed transports, e.g. shm,tcp; ^tcp forbids tcp")           \
+    X(algo, "HOCKET_ALGO", string, 0, 0, "", "forced algorithms, e.g. all_reduce=ring,broadcast=chain")                \
+    X(debug, "HOCKET_DEBUG", string, 0, 0, "", "log to stderr: level or subsystem=level list; levels error, warn, info, debug, trace") \
+    X(interface, "HOCKET_INTERFACE", string, 0, 0, "", "network interface or address prefix for tcp, e.g. eth0")      \
+    X(address, "HOCKET_ADDRESS", string, 0, 0, "", "address the rendezvous root listens on")                           \
+    X(token, "HOCKET_TOKEN", string, 0, 0, "", "job secret, the same on all ranks; ranks without it are refused")     \
+    X(tcp_sockets, "HOCKET_TCP_SOCKETS", int, 1, 16, "2", "sockets per peer and lane")                                 \
+    X(tcp_frame_bytes, "HOCKET_TCP_FRAME_BYTES", bytes, 4096, 4194304, "256K", "largest tcp frame")                    \
+    X(shm_slots, "HOCKET_SHM_SLOTS", int, 2, 256, "8", "slots of a shared-memory channel (power of two)")              \
+    X(shm_slot_bytes, "HOCKET_SHM_SLOT_BYTES", bytes, 1024, 4194304, "32K", "payload of one slot")                     \
+    X(shm_bytes, "HOCKET_SHM_BYTES", bytes, 1048576, 1099511627776, "16G", "address space of a rank's shared segment; pages are used only when touched") \
+    X(scratch_bytes, "HOCKET_SCRATCH_BYTES", bytes, 65536, 1073741824, "4M", "scratch of one communicator, reused by its operations") \
+    X(slice_bytes, "HOCKET_SLICE_BYTES", bytes, 256, 16777216, "64K", "pipeline unit: a chunk larger than this is cut into slices") \
+    X(lanes, "HOCKET_LANES", int, 1, 8, "1", "channels a plan is replicated over")                                     \
+    X(crc, "HOCKET_CRC", flag, 0, 1, "0", "CRC32C on every frame")                                                     \
+    X(spin, "HOCKET_SPIN", int, -1, 1000000, "-1", "polls before yielding the core; -1: 2000, or 50 where ranks outnumber cores") \
+    X(yield, "HOCKET_YIELD", int, -1, 1000000, "-1", "yields before sleeping; -1: 200; 0 with HOCKET_SPIN=1000000 spins only") \
+    X(isa, "HOCKET_ISA", string, 0, 0, "", "highest instruction set for kernels: c, sse2, avx2, avx512")               \
+    X(faults, "HOCKET_FAULTS", string, 0, 0, "", "inject faults, for tests: seed=N,drop=P,dup=P,corrupt=P,delay=P,short=P,kill=N") \
+    X(recorder, "HOCKET_RECORDER", int, 16, 65536, "256", "operations the flight recorder keeps per communicator")     \
+    X(verify, "HOCKET_VERIFY", flag, 0, 1, "0", "verify every plan before its first use")                              \
+    X(deterministic, "HOCKET_DETERMINISTIC", string, 0, 0, "", "rank_order: same bits whatever algorithm, size, transport, placement")
+
+struct hkt__settings {
+#define HKT__TYPE_int int64_t
+#define HKT__TYPE_bytes int64_t
+#define HKT__TYPE_ms int64_t
+#define HKT__TYPE_flag int64_t
+#define HKT__TYPE_string const char *
+#define HKT__SETTINGS_FIELD(field, name, type, min, max, fallback, help) HKT__TYPE_##type field;
+    HKT__SETTINGS_TABLE(HKT__SETTINGS_FIELD)
+#undef HKT__SETTINGS_FIELD
+};
+
+/** Settings of this process, loaded at the first call; a bad value yields HKT_ERR_INVALID from this and every later
+ *  call, *out_settings untouched. */
+HKT_NODISCARD enum hkt_status hkt__settings_get(const struct hkt__settings **out_settings);
+
+/** Parse "64K", "4M", "1G", "123" (binary units) into bytes, or "10s", "500ms", "2m" into milliseconds. */
+HKT_NODISCARD enum hkt_status hkt__parse_bytes(const char *text, int64_t *out_bytes);
+HKT_NODISCARD enum hkt_status hkt__parse_ms(const char *text, int64_t *out_ms);
+
+/** Test hook: forget the loaded settings, so that the next get reads the environment again. Not thread safe. */
+void hkt__settings_reset(void);
+
+#endif

@@ -1,0 +1,29 @@
+/* Lowering passes: from what the builder wrote to what the executor runs. Each keeps the meaning; tests re-verify the
+ * result of every pass on every registry row. Passes edit a schedule in place. */
+#ifndef HOCKET_SCHED_LOWER_H
+#define HOCKET_SCHED_LOWER_H
+
+#include "sched/ir.h"
+
+/** Drop dependencies implied by queue order and by other dependencies (transitive reduction). */
+HKT_NODISCARD enum hkt_status hkt__lower_drop_implied(struct hkt__sched *sched);
+/** Link RECV or RECV_REDUCE y with the SEND of the same y that depends on it, where the executor may forward each
+ *  slice from the incoming to the outgoing slot in one pass over memory. Sets step.fused on both. */
+HKT_NODISCARD enum hkt_status hkt__lower_fuse(struct hkt__sched *sched);
+/** Write `nslices` slices out as one schedule over a grid of nslices * cuts chunks per block, with SCRATCH in `instances`
+ *  copies: exactly the order the executor gives to slices. For verification (slicing is proved, not believed) and for
+ *  explain. Gives *out_sched. */
+HKT_NODISCARD enum hkt_status hkt__lower_unroll(const struct hkt__sched *sched, int nslices, int instances,
+                                                struct hkt__sched **out_sched);
+/** All passes in the order the executor wants (fuse, then drop implied). */
+HKT_NODISCARD enum hkt_status hkt__lower(struct hkt__sched *sched);
+
+/** How many slices a call is cut in, so that no chunk exceeds slice_bytes and SCRATCH in `instances` copies fits
+ *  scratch_bytes; at least 1, and the same on all ranks for the same arguments. chunk_elems_max: elements of the
+ *  largest block over all ranks, divided by cuts, rounded up. Fails (UNSUPPORTED) when even one element per chunk does
+ *  not fit the scratch. */
+HKT_NODISCARD enum hkt_status hkt__lower_slices(const struct hkt__sched *sched, size_t block_elems_max, size_t elem_bytes,
+                                                size_t slice_bytes, size_t scratch_bytes, int instances,
+                                                int32_t *out_nslices, size_t *out_scratch_pitch);
+
+#endif

@@ -1,0 +1,163 @@
+/* What a transport is: a small table of operations that never block.
+ *
+ *   instance (hkt__tp)       one per rank of a job: listens, knows how to reach peers
+ *   domain   (hkt__tp_dom)   one per communicator: owns the memory and connections of that communicator's channels
+ *   channel  (hkt__chan)     one direction of one lane to one peer: a FIFO of frames
+ *
+ * A frame is a 32-byte header and 0..frame_bytes_max bytes of payload. A sender asks for room (tx_begin), writes the
+ * payload there and publishes it (tx_end); a receiver looks at the oldest frame (rx_begin), uses the payload where it
+ * lies - reduces from it, say - and releases it (rx_end). So no transport copies more than its medium demands. Frames of
+ * a channel arrive once, in order, whole, or the channel reports an error: PEER_LOST, CORRUPT. How a message is cut into
+ * frames is the sender's choice: receivers accept any cut.
+ *
+ * Threads: the channels of one domain are used by one thread at a time; different domains of one instance concurrently.
+ * Missing operations are overlaid with defaults at registration: no call site tests for NULL. */
+#ifndef HOCKET_TRANSPORT_TRANSPORT_H
+#define HOCKET_TRANSPORT_TRANSPORT_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "hocket/types.h"
+
+struct hkt__settings;
+struct hkt__tp;
+struct hkt__tp_dom;
+struct hkt__chan;
+
+/** What a frame belongs to; compared by the receiver with its own, so that different calls are found out. */
+struct hkt__stamp {
+    uint32_t op_seq; /* operation number on the communicator (p2p: on the pair), low 32 bits */
+    uint32_t call;   /* coll | dtype << 5 | op << 10 | algo << 16 | flags << 24 */
+    int32_t root;    /* root, or -1 */
+    uint32_t crc;    /* CRC32C of the payload when the communicator uses it, else 0 */
+    uint64_t count;  /* the API's count argument */
+};
+
+struct hkt__frame_header {
+    uint32_t seq;   /* frame number on the channel, from 1; the last field a sender writes in shared memory */
+    uint32_t bytes; /* of payload */
+    struct hkt__stamp stamp;
+};
+_Static_assert(sizeof(struct hkt__frame_header) == 32, "the frame header is a wire format");
+
+/** Room for the payload of one frame. */
+struct hkt__room {
+    void *data;
+    size_t bytes;
+};
+
+/** The oldest frame of a channel. */
+struct hkt__view {
+    const void *data;
+    size_t bytes;
+    struct hkt__stamp stamp;
+};
+
+struct hkt__chan_ops {
+    /** Room for a frame of at most `bytes` (room may be smaller, but at least 1 when bytes > 0; bytes == 0 is a bare
+     *  signal). AGAIN: no credit now. Calling it again before tx_end returns the same room. */
+    enum hkt_status (*tx_begin)(struct hkt__chan *chan, size_t bytes, struct hkt__room *out_room);
+    /** Publish the room's first `bytes` bytes as a frame. May return AGAIN (tcp: the kernel took only part): call again
+     *  with the same arguments until OK. */
+    enum hkt_status (*tx_end)(struct hkt__chan *chan, size_t bytes, const struct hkt__stamp *stamp);
+    /** The oldest frame. AGAIN: none yet. Calling it again before rx_end returns the same frame. */
+    enum hkt_status (*rx_begin)(struct hkt__chan *chan, struct hkt__view *out_view);
+    void (*rx_end)(struct hkt__chan *chan);
+};
+
+/** Embedded first in each transport's own channel. One object serves one direction. */
+struct hkt__chan {
+    const struct hkt__chan_ops *ops;
+    size_t frame_bytes_max;
+    int peer;                 /* rank in the communicator */
+};
+
+enum {
+    HKT__TP_MEMORY = 1u << 0, /* window(): peers' windows are addressable by load and store */
+    HKT__TP_USER = 1u << 1    /* all memory of the peer is addressable (same process) */
+};
+
+/** What a transport can do and what it costs, for choosing (src/cost). Sources of the numbers: beside each table. */
+struct hkt__tp_caps {
+    unsigned flags;
+    double latency_ns;        /* one small frame, one way */
+    double ns_per_byte;
+};
+
+/** Everything an instance may need to know; borrowed during open. */
+struct hkt__tp_params {
+    int job_rank, job_nranks;
+    const unsigned char *token;           /* 16 bytes, secret of the job */
+    const struct hkt__settings *settings;
+    const _Atomic int *abort_word;        /* non-zero: stop waiting */
+};
+
+/** A domain's members: index = rank in the communicator, value = rank in the job. */
+struct hkt__tp_members {
+    uint32_t comm_id;                     /* unique in the job, the same on all members */
+    int nranks, rank;
+    const int32_t *job_ranks;             /* borrowed for the domain's life */
+    int lanes;                            /* channels per peer and direction */
+    size_t window_bytes;                  /* memory transports: scratch that peers can address; 0: none */
+    bool crc;
+};
+
+#define HKT__TP_BLOB_MAX 512 /* bytes of an address or domain blob */
+
+struct hkt__tp_ops {
+    const char *name;
+    const char *summary;
+    /** Can this machine use it? OK, or UNSUPPORTED with the reason and mend in hkt__error_here(). */
+    enum hkt_status (*probe)(const struct hkt__settings *settings);
+    void (*query)(const struct hkt__tp *tp, struct hkt__tp_caps *out_caps);
+    enum hkt_status (*open)(const struct hkt__tp_params *params, struct hkt__tp **out_tp);
+    void (*close)(struct hkt__tp *tp);
+    /** What peers need to reach this instance; at most HKT__TP_BLOB_MAX bytes. */
+    enum hkt_status (*address)(struct hkt__tp *tp, void *out_blob, size_t *out_bytes);
+    /** Given all ranks' addresses (blob i at blobs + i * HKT__TP_BLOB_MAX, bytes[i] may be 0: transport absent there),
+     *  find out who is reachable: out_ok[i] in {0, 1}, out_ok[own] = 1. Collective over the ranks of one host; may wait
+     *  for them, at most until deadline_ns. Both sides of a pair must be ok before the pair uses the transport. */
+    enum hkt_status (*reach)(struct hkt__tp *tp, const unsigned char *blobs, const size_t *bytes, int64_t deadline_ns,
+                             unsigned char *out_ok);
+    /** Local half of a communicator: reserve memory; *out_bytes of blob go to all members. */
+    enum hkt_status (*dom_open)(struct hkt__tp *tp, const struct hkt__tp_members *members, struct hkt__tp_dom **out_dom,
+                                void *out_blob, size_t *out_bytes);
+    /** Other half: blobs of all members, as in reach; use[i] != 0 where this transport serves the pair. */
+    enum hkt_status (*dom_connect)(struct hkt__tp_dom *dom, const unsigned char *blobs, const size_t *bytes,
+                                   const unsigned char *use);
+    void (*dom_close)(struct hkt__tp_dom *dom);
+    /** The two channels of a lane to a peer. Connects on first use: IN_PROGRESS until the peer asks too; call again.
+     *  Channels belong to the domain. */
+    enum hkt_status (*chan_open)(struct hkt__tp_dom *dom, int peer, int lane, struct hkt__chan **out_tx,
+                                 struct hkt__chan **out_rx);
+    /** Base of a member's window (own included) in this address space; NULL without HKT__TP_MEMORY. */
+    void *(*window)(struct hkt__tp_dom *dom, int peer);
+    /** Sleep until something may have arrived on this domain, at most timeout_ns; early return is fine. wake makes a
+     *  sleeper of this process return (abort). */
+    void (*park)(struct hkt__tp_dom *dom, int64_t timeout_ns);
+    void (*wake)(struct hkt__tp_dom *dom);
+};
+
+/** First member of each transport's own struct. */
+struct hkt__tp {
+    const struct hkt__tp_ops *ops;
+};
+struct hkt__tp_dom {
+    const struct hkt__tp_ops *ops;
+};
+
+/** All transports of this build in order of preference, defaults overlaid; NULL past the end. */
+const struct hkt__tp_ops *hkt__transport_get(int index);
+
+/** Does a list like "shm,tcp" or "^tcp" (NULL, "": all) allow `name`? INVALID when the list names no known transport. */
+HKT_NODISCARD enum hkt_status hkt__transport_allowed(const char *list, const char *name, bool *out_allowed);
+
+/** CRC32C (Castagnoli) of bytes, hardware instruction where there is one. */
+uint32_t hkt__crc32c(uint32_t crc, const void *data, size_t bytes);
+
+/** faulty: wrap the channels of a domain's transport with fault injection as settings->faults says (see faulty.c).
+ *  Given the inner table, returns a table that wraps it; NULL when settings->faults is empty. */
+const struct hkt__tp_ops *hkt__faulty_wrap(const struct hkt__tp_ops *inner, const struct hkt__settings *settings);
+
+#endif
