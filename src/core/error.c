@@ -8,21 +8,21 @@
 
 static _Thread_local struct hkt__error error_here;
 
+/* Composed apart, since an argument may point into the record itself (hkt__fail(..., "%s", hkt_last_error())). */
 static void record(enum hkt_status status, int sys_errno, int peer, const char *format, va_list args)
 {
-    struct hkt__error *error = &error_here;
+    char text[HKT__ERROR_TEXT_MAX] = "";
+    const int used = vsnprintf(text, sizeof text, format, args);
 
-    error->status = status;
-    error->sys_errno = sys_errno;
-    error->peer = peer;
-    int used = vsnprintf(error->text, sizeof error->text, format, args);
-
-    if (sys_errno != 0 && used >= 0 && (size_t)used < sizeof error->text - 3) {
+    if (sys_errno != 0 && used >= 0 && (size_t)used < sizeof text - 3) {
         char why[128];
-        const char *text = strerror_r(sys_errno, why, sizeof why);
 
-        snprintf(error->text + used, sizeof error->text - (size_t)used, ": %s", text);
+        snprintf(text + used, sizeof text - (size_t)used, ": %s", strerror_r(sys_errno, why, sizeof why));
     }
+    error_here.status = status;
+    error_here.sys_errno = sys_errno;
+    error_here.peer = peer;
+    memcpy(error_here.text, text, sizeof text);
 }
 
 enum hkt_status hkt__fail(enum hkt_status status, const char *format, ...)
