@@ -28,6 +28,10 @@ struct hkt__build_args {
 HKT_NODISCARD enum hkt_status hkt__builder_init(struct hkt__builder *b, const struct hkt__build_args *args);
 /** Chunks per block (default 1); call before the first operand is made. */
 void hkt__set_cuts(struct hkt__builder *b, int cuts);
+/** Slots of SCRATCH every rank reserves (default: what this rank's steps use here and at peers). Needed where ranks use
+ *  different numbers of slots: all ranks must end with one number, since it decides how a call is sliced. Using more
+ *  than was set is an error. */
+void hkt__set_scratch(struct hkt__builder *b, int slots);
 /** End: hands over the schedule, or returns the first error; the builder is released either way. */
 HKT_NODISCARD enum hkt_status hkt__builder_finish(struct hkt__builder *b, struct hkt__sched **out_sched);
 /** Record an error from an algorithm (a case it cannot serve). */

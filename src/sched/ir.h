@@ -78,7 +78,7 @@ struct hkt__sched {
     bool uniform_blocks;           /* true: all blocks have one size; false: sizes differ (v-variants) */
     int32_t cuts;                  /* chunks per block */
     int32_t blocks[2];             /* of IN and of OUT: 0 (not significant here), 1 or nranks */
-    int32_t scratch_chunks;
+    int32_t scratch_chunks;        /* slots reserved; the same on all ranks, see hkt__set_scratch */
     int32_t nlanes;
     int32_t nsteps, nargs, ndeps;
     struct hkt__step *steps;
@@ -96,10 +96,19 @@ void hkt__coll_blocks(enum hkt_coll coll, int nranks, int rank, int root, int32_
 /** Chunks of a buffer: blocks * cuts, or scratch_chunks. */
 int32_t hkt__buf_chunks(const struct hkt__sched *sched, enum hkt__buf buf);
 
+/** "send", "recv", ...; "?" for a value that is no kind. */
+const char *hkt__step_kind_name(int kind);
+
 /** Where a chunk really lives: with in_place, IN and OUT are one memory, and both names give one cell. Cells number
  *  0 .. hkt__cell_count - 1 over all memory of the rank. Regular in-place layouts only: see coll.h for each collective. */
 int32_t hkt__cell(const struct hkt__sched *sched, enum hkt__buf buf, int32_t chunk);
 int32_t hkt__cell_count(const struct hkt__sched *sched);
+/** hkt__cell(sched, buf, c) == hkt__cell_base(sched, buf) + c for every chunk c: the alias is a shift. */
+int32_t hkt__cell_base(const struct hkt__sched *sched, enum hkt__buf buf);
+
+/** Chunks of one class have one size for whatever counts a call brings; chunks of different classes may differ. Classes
+ *  are comparable between ranks of one collective. buf is HKT__IN or HKT__OUT as rank `rank` numbers it. */
+int64_t hkt__size_class(const struct hkt__sched *sched, int32_t rank, enum hkt__buf buf, int32_t chunk);
 
 static inline int32_t hkt__span_at(const struct hkt__span *span, int32_t i)
 {
