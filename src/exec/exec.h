@@ -1,35 +1,68 @@
-/* The executor: runs a lowered plan for one rank over channels and memory.
+/* The executor: runs a lowered schedule for one rank over channels and memory.
  *
  * A plan is a set of queues (sends per peer and lane, receives per peer and lane, local work per lane); each queue has
- * one cursor that counts (slice, step) positions done. A dependency is then a comparison: "queue q has done position k
- * of this slice". No per-step state, no ready list; slices flow through the queues at their own pace, bounded by channel
+ * one cursor that counts the entries it has done. A dependency is then a comparison: "queue q has done n entries of
+ * this slice". No per-step state, no ready list; slices flow through the queues at their own pace, bounded by channel
  * credit and by scratch instances. Polling never blocks; waiting is exec/wait.h. Steady state allocates nothing, takes no
  * lock, makes no system call except the transport's own. */
 #ifndef HOCKET_EXEC_EXEC_H
 #define HOCKET_EXEC_EXEC_H
+
+#include <stdatomic.h>
 
 #include "device/device.h"
 #include "sched/ir.h"
 #include "transport/transport.h"
 
 struct hkt__plan;
+struct hkt__run;
 
-/** Compile a lowered schedule into queues; takes nothing, copies what it needs. Gives *out_plan. */
-HKT_NODISCARD enum hkt_status hkt__plan_create(const struct hkt__sched *sched, struct hkt__plan **out_plan);
+/** Compile a lowered schedule into queues; copies what it needs. Gives *out_plan. direct: the algorithm touches memory
+ *  of peers (the same answer on all ranks, whatever this rank's own steps are); user_direct: IN and OUT too, whose
+ *  addresses each run then publishes. */
+HKT_NODISCARD enum hkt_status hkt__plan_create(const struct hkt__sched *sched, bool direct, bool user_direct,
+                                               struct hkt__plan **out_plan);
 void hkt__plan_destroy(struct hkt__plan *plan);
 
+/** What the caller must know to bind a plan: its grid, scratch and lanes. */
+const struct hkt__sched *hkt__plan_shape(const struct hkt__plan *plan);
+/** True when the plan touches memory of peers, so that its scratch lies in the window. */
+bool hkt__plan_is_direct(const struct hkt__plan *plan);
 /** Peers and lanes a plan talks to, so that the caller can open channels before the first run. */
 int hkt__plan_links(const struct hkt__plan *plan);
 void hkt__plan_link(const struct hkt__plan *plan, int index, int *out_peer, int *out_lane);
 
-/** Where a run finds things. Arrays are indexed [peer * lanes + lane]; entries the plan does not use may be NULL. */
+/** First bytes of every rank's window, read by peers, written by the owner alone (line by line). */
+struct hkt__window_head {
+    /* Slices of direct plans this rank has finished, over all operations: peers' scratch of older ones is free.
+     * Release by the owner (W1) after its last access to peers' scratch of the slice; acquire by peers (W2). */
+    _Alignas(64) _Atomic uint64_t slices_done;
+    /* The operation this rank has entered last; for messages that say who is late. Relaxed: no data hangs on it. */
+    _Alignas(64) _Atomic uint64_t entered;
+    /* Addresses of the current operation's buffers, for peers in the same process; ordered by the plan's SIGNAL/WAIT. */
+    const void *in;
+    void *out;
+};
+
+/** Where runs of one communicator find things. Arrays are indexed [peer * lanes + lane]; entries that no plan uses yet
+ *  are NULL. Owned by the communicator, used by the one thread that runs its operations. */
 struct hkt__exec_env {
-    struct hkt__chan *const *tx, *const *rx;
-    int lanes;
-    void *const *windows;            /* [rank]: base of each rank's scratch window, own included */
-    uint64_t bytes_sent, bytes_received, bytes_direct; /* counters, kept by the executor */
+    struct hkt__chan **tx, **rx;
+    int nranks, rank, lanes;
+    struct hkt__window_head *const *windows; /* [rank], NULL where not addressable */
+    size_t window_bytes;                     /* of each window, head included */
+    char *scratch;                           /* for plans that keep to themselves */
+    size_t scratch_bytes;
+    uint64_t direct_slices;                  /* slices of direct plans run so far: the same on all ranks */
+    uint64_t peers_done;                     /* lower bound of all peers' slices_done */
+    uint64_t bytes_sent, bytes_received, bytes_direct;
     bool crc;
 };
+
+#define HKT__SCRATCH_INSTANCES 4 /* slices in flight that use scratch; a multiple of the channels used */
+
+/** Bytes of one scratch instance, for hkt__lower_slices. */
+size_t hkt__exec_instance_bytes(const struct hkt__exec_env *env, bool direct);
 
 /** One call bound to a plan. */
 struct hkt__bind {
@@ -38,10 +71,30 @@ struct hkt__bind {
     size_t elem_bytes;
     struct hkt__grid grid;
     int32_t nslices;
+    int32_t channels;                /* replicas of the plan's lanes; slices are dealt round-robin */
+    int32_t lane_first;              /* the plan's lane 0 is this channel lane */
     size_t scratch_pitch;            /* bytes between scratch slots */
-    int scratch_instances;           /* copies of SCRATCH, for slices in flight */
     hkt__reduce_fn *reduce;          /* NULL for movement */
+    hkt_op_function callback;        /* instead of reduce, for user operations */
+    void *callback_arg;
+    enum hkt_dtype dtype;
     struct hkt__stamp stamp;
 };
+
+/** Room for runs of plans with at most `queues` queues and channels replicas; grows by hkt__run_reserve, which is the
+ *  only call here that allocates. */
+HKT_NODISCARD enum hkt_status hkt__run_create(struct hkt__exec_env *env, struct hkt__run **out_run);
+HKT_NODISCARD enum hkt_status hkt__run_reserve(struct hkt__run *run, const struct hkt__plan *plan, int channels);
+void hkt__run_destroy(struct hkt__run *run);
+
+/** Start a call; the plan's channels are open and the run reserved for it. bind is copied. */
+void hkt__run_start(struct hkt__run *run, const struct hkt__plan *plan, const struct hkt__bind *bind);
+/** Do what can be done now. OK: finished. IN_PROGRESS: something moved. AGAIN: nothing could move. Failures: PEER_LOST,
+ *  CORRUPT, MISMATCH from here, others from the transport; the run is then over. */
+HKT_NODISCARD enum hkt_status hkt__run_poll(struct hkt__run *run);
+/** One line about what the run waits for, for timeouts: queue, peer, slice, and which ranks have not entered. */
+void hkt__run_describe(const struct hkt__run *run, char *out_text, size_t bytes);
+/** Rank the first blocked queue waits for, -1 if none. */
+int hkt__run_blocked_on(const struct hkt__run *run);
 
 #endif

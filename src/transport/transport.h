@@ -55,11 +55,10 @@ struct hkt__view {
 };
 
 struct hkt__chan_ops {
-    /** Room for a frame of at most `bytes` (room may be smaller, but at least 1 when bytes > 0; bytes == 0 is a bare
-     *  signal). AGAIN: no credit now. Calling it again before tx_end returns the same room. */
+    /** Room for a frame of at most `bytes`: min(bytes, 32) <= room <= frame_bytes_max; bytes == 0 is a bare signal. AGAIN:
+     *  no credit now. Calling it again before tx_end gives the same room, or a larger one. */
     enum hkt_status (*tx_begin)(struct hkt__chan *chan, size_t bytes, struct hkt__room *out_room);
-    /** Publish the room's first `bytes` bytes as a frame. May return AGAIN (tcp: the kernel took only part): call again
-     *  with the same arguments until OK. */
+    /** Publish the room's first `bytes` bytes as a frame: OK or a failure, never AGAIN (a room granted can be filled). */
     enum hkt_status (*tx_end)(struct hkt__chan *chan, size_t bytes, const struct hkt__stamp *stamp);
     /** The oldest frame. AGAIN: none yet. Calling it again before rx_end returns the same frame. */
     enum hkt_status (*rx_begin)(struct hkt__chan *chan, struct hkt__view *out_view);

@@ -1,0 +1,18 @@
+/* How a call is packed in a stamp, and printed from one. */
+#ifndef HOCKET_EXEC_CALL_H
+#define HOCKET_EXEC_CALL_H
+
+#include "transport/transport.h"
+
+#define HKT__CALL_NO_OP 63u       /* op field of calls that do not reduce */
+#define HKT__CALL_IN_PLACE 1u     /* flags */
+
+static inline uint32_t hkt__call_pack(enum hkt_coll coll, enum hkt_dtype dtype, unsigned op, unsigned algo, unsigned flags)
+{
+    return (uint32_t)coll | (uint32_t)dtype << 5 | op << 10 | (algo & 255u) << 16 | flags << 24;
+}
+
+/** "all_reduce(count=4, float, sum) as operation 7". */
+void hkt__call_print(const struct hkt__stamp *stamp, char *out_text, size_t bytes);
+
+#endif

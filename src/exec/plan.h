@@ -1,0 +1,40 @@
+/* The compiled form of a schedule, shared by plan.c and run.c. */
+#ifndef HOCKET_EXEC_PLAN_H
+#define HOCKET_EXEC_PLAN_H
+
+#include "exec/exec.h"
+
+enum hkt__queue_kind { HKT__QUEUE_RX, HKT__QUEUE_TX, HKT__QUEUE_LOCAL };
+
+/** "Queue `queue` has done `count` entries of the slice." */
+struct hkt__plan_dep {
+    int32_t queue, count;
+};
+
+struct hkt__entry {
+    uint8_t kind;                 /* enum hkt__step_kind */
+    bool uses_scratch;
+    struct hkt__operand dst;
+    int32_t arg_first, arg_count;
+    int32_t dep_first, dep_count;
+    int32_t feeder, feeder_pos;   /* SEND: queue and position of the receive whose bytes are forwarded as they arrive,
+                                     instead of waiting for all of it; -1: none */
+};
+
+struct hkt__plan_queue {
+    uint8_t kind, lane;
+    int32_t peer;                 /* -1: local */
+    int32_t first, count;         /* entries */
+};
+
+struct hkt__plan {
+    struct hkt__sched shape;      /* the schedule's header; its arrays stay NULL */
+    bool direct, user_direct;
+    int32_t nqueues;
+    struct hkt__plan_queue *queues;
+    struct hkt__entry *entries;
+    struct hkt__arg *args;
+    struct hkt__plan_dep *deps;
+};
+
+#endif

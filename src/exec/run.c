@@ -1,0 +1,281 @@
+/* Queues and order: who may go next. See exec.h for the idea.
+ *
+ * Scratch. Slice s uses instance s mod HKT__SCRATCH_INSTANCES. It may begin when slice s - instances is done here, and,
+ * if peers read this scratch, done at every peer. Peers announce in their window how many slices of direct plans they
+ * have finished since the communicator began; all ranks run the same plans, so the numbers mean the same everywhere.
+ *   W1 (announce_slices): release after this rank's last access to peers' scratch of the slice.
+ *   W2 (peers_finished): acquire; what the peer read before W1 was read before this rank overwrites it. */
+#include "exec/run.h"
+
+#include <string.h>
+
+#include "core/error.h"
+#include "core/mem.h"
+
+enum hkt_status hkt__run_create(struct hkt__exec_env *env, struct hkt__run **out_run)
+{
+    struct hkt__run *run = hkt__calloc(1, sizeof *run);
+
+    if (run == NULL)
+        return hkt__fail(HKT_ERR_NOMEM, "no memory for a run");
+    run->env = env;
+    *out_run = run;
+    return HKT_OK;
+}
+
+enum hkt_status hkt__run_reserve(struct hkt__run *run, const struct hkt__plan *plan, int channels)
+{
+    const int32_t need = plan->nqueues * channels;
+
+    if (need <= run->capacity)
+        return HKT_OK;
+    struct hkt__cursor *cursors = hkt__realloc(run->cursors, (size_t)need, sizeof *cursors);
+
+    if (cursors != NULL)
+        run->cursors = cursors;
+    int32_t *active = hkt__realloc(run->active, (size_t)need, sizeof *active);
+
+    if (active != NULL)
+        run->active = active;
+    if (cursors == NULL || active == NULL)
+        return hkt__fail(HKT_ERR_NOMEM, "no memory for a run of %d queues", need);
+    run->capacity = need;
+    return HKT_OK;
+}
+
+void hkt__run_destroy(struct hkt__run *run)
+{
+    if (run == NULL)
+        return;
+    hkt__free(run->cursors);
+    hkt__free(run->active);
+    hkt__free(run);
+}
+
+size_t hkt__exec_instance_bytes(const struct hkt__exec_env *env, bool direct)
+{
+    const size_t bytes = direct ? env->window_bytes - sizeof(struct hkt__window_head) : env->scratch_bytes;
+
+    return bytes / HKT__SCRATCH_INSTANCES / HKT__LINE * HKT__LINE;
+}
+
+void hkt__run_start(struct hkt__run *run, const struct hkt__plan *plan, const struct hkt__bind *bind)
+{
+    struct hkt__exec_env *env = run->env;
+
+    run->plan = plan;
+    run->bind = *bind;
+    run->direct_base = env->direct_slices;
+    run->slices_free = 0;
+    run->slices_told = 0;
+    run->ncursors = plan->nqueues * bind->channels;
+    run->nactive = 0;
+    for (int32_t i = 0; i < run->ncursors; i++) {
+        struct hkt__cursor *cursor = &run->cursors[i];
+
+        memset(cursor, 0, sizeof *cursor);
+        cursor->queue = i % plan->nqueues;
+        cursor->replica = i / plan->nqueues;
+        cursor->slice = cursor->replica;
+        if (cursor->slice < bind->nslices)
+            run->active[run->nactive++] = i;
+    }
+    if (env->windows != NULL && env->windows[env->rank] != NULL) {
+        struct hkt__window_head *head = env->windows[env->rank];
+
+        atomic_store_explicit(&head->entered, bind->stamp.op_seq, memory_order_relaxed);
+        if (plan->user_direct) {
+            head->in = bind->in;
+            head->out = bind->out;
+        }
+    }
+    if (plan->direct)
+        env->direct_slices += (uint64_t)bind->nslices;
+}
+
+/** Slices that every queue of every replica has finished: [0, result). */
+static int32_t slices_finished(const struct hkt__run *run)
+{
+    int32_t low = run->bind.nslices;
+
+    for (int32_t i = 0; i < run->ncursors; i++)
+        if (run->cursors[i].slice < low)
+            low = run->cursors[i].slice;
+    return low;
+}
+
+static void announce_slices(struct hkt__run *run)
+{
+    const int32_t finished = slices_finished(run);
+    struct hkt__window_head *own = run->env->windows[run->env->rank];
+
+    if (finished == run->slices_told)
+        return;
+    run->slices_told = finished;
+    atomic_store_explicit(&own->slices_done, run->direct_base + (uint64_t)finished, memory_order_release); /* W1 */
+}
+
+/** Slices of direct plans that all peers have finished. */
+static uint64_t peers_finished(struct hkt__exec_env *env)
+{
+    uint64_t low = UINT64_MAX;
+
+    for (int r = 0; r < env->nranks; r++) {
+        const uint64_t done = atomic_load_explicit(&env->windows[r]->slices_done, memory_order_acquire); /* W2 */
+
+        if (r != env->rank && done < low)
+            low = done;
+    }
+    return low;
+}
+
+/** May slice `slice` use its scratch instance? */
+static bool scratch_is_free(struct hkt__run *run, int32_t slice)
+{
+    struct hkt__exec_env *env = run->env;
+
+    if (slice < run->slices_free)
+        return true;
+    if (run->plan->direct && run->direct_base + (uint64_t)slice >= HKT__SCRATCH_INSTANCES) {
+        const uint64_t need = run->direct_base + (uint64_t)slice - HKT__SCRATCH_INSTANCES + 1;
+
+        if (env->peers_done < need) {
+            env->peers_done = peers_finished(env);
+            if (env->peers_done < need)
+                return false;
+        }
+    }
+    if (slice >= HKT__SCRATCH_INSTANCES && slices_finished(run) <= slice - HKT__SCRATCH_INSTANCES)
+        return false;
+    run->slices_free = slice + 1;
+    return true;
+}
+
+static bool deps_are_done(const struct hkt__run *run, const struct hkt__cursor *cursor, const struct hkt__entry *entry)
+{
+    const struct hkt__plan *plan = run->plan;
+    const struct hkt__cursor *replica = &run->cursors[cursor->replica * plan->nqueues];
+
+    for (int32_t i = 0; i < entry->dep_count; i++) {
+        const struct hkt__plan_dep *dep = &plan->deps[entry->dep_first + i];
+        const uint64_t need =
+            (uint64_t)cursor->rounds * (uint64_t)plan->queues[dep->queue].count + (uint64_t)dep->count;
+
+        if (replica[dep->queue].finished < need)
+            return false;
+    }
+    return true;
+}
+
+/** Bytes of a SEND that may go out: all, or what its feeder has received of the same operand so far. */
+static size_t send_limit(const struct hkt__run *run, const struct hkt__cursor *cursor, const struct hkt__entry *entry)
+{
+    if (entry->feeder < 0)
+        return SIZE_MAX;
+    const struct hkt__cursor *feeder = &run->cursors[cursor->replica * run->plan->nqueues + entry->feeder];
+
+    if (feeder->rounds != cursor->rounds)
+        return feeder->rounds > cursor->rounds ? SIZE_MAX : 0;
+    if (feeder->pos != entry->feeder_pos)
+        return feeder->pos > entry->feeder_pos ? SIZE_MAX : 0;
+    return feeder->open ? feeder->done : 0;
+}
+
+/** The operand whose bytes an entry moves through a channel. */
+static const struct hkt__operand *moving_operand(const struct hkt__plan *plan, const struct hkt__entry *entry)
+{
+    return entry->kind == HKT__SEND ? &plan->args[entry->arg_first].x : &entry->dst;
+}
+
+static enum hkt_status advance_entry(struct hkt__run *run, struct hkt__cursor *cursor, const struct hkt__entry *entry)
+{
+    switch (entry->kind) {
+    case HKT__SEND:
+        return hkt__step_send(run, cursor, entry, send_limit(run, cursor, entry));
+    case HKT__RECV:
+    case HKT__RECV_REDUCE:
+        return hkt__step_recv(run, cursor, entry);
+    case HKT__SIGNAL:
+        return hkt__step_signal(run, cursor);
+    case HKT__WAIT:
+        return hkt__step_wait(run, cursor);
+    default:
+        hkt__step_local(run, cursor, entry);
+        return HKT_OK;
+    }
+}
+
+/** Begin the entry at the head if its turn has come. */
+static bool open_entry(struct hkt__run *run, struct hkt__cursor *cursor, const struct hkt__entry *entry)
+{
+    if (!deps_are_done(run, cursor, entry))
+        return false;
+    if (entry->uses_scratch && !scratch_is_free(run, cursor->slice))
+        return false;
+    cursor->open = true;
+    cursor->piece = 0;
+    cursor->offset = 0;
+    cursor->done = 0;
+    cursor->total = 0;
+    if (entry->kind <= HKT__RECV_REDUCE)
+        cursor->total = hkt__operand_bytes(run, moving_operand(run->plan, entry), cursor->slice);
+    return true;
+}
+
+static void close_entry(struct hkt__run *run, struct hkt__cursor *cursor, int32_t count)
+{
+    cursor->open = false;
+    cursor->finished++;
+    if (++cursor->pos < count)
+        return;
+    cursor->pos = 0;
+    cursor->rounds++;
+    cursor->slice += run->bind.channels;
+    if (cursor->slice > run->bind.nslices)
+        cursor->slice = run->bind.nslices;
+    if (run->plan->direct)
+        announce_slices(run);
+}
+
+/** Advance one queue as far as it goes. OK: the queue is done. */
+static enum hkt_status advance_queue(struct hkt__run *run, struct hkt__cursor *cursor)
+{
+    const struct hkt__plan_queue *queue = &run->plan->queues[cursor->queue];
+    enum hkt_status result = HKT_AGAIN;
+
+    while (cursor->slice < run->bind.nslices) {
+        const struct hkt__entry *entry = &run->plan->entries[queue->first + cursor->pos];
+
+        if (!cursor->open && !open_entry(run, cursor, entry))
+            return result;
+        const enum hkt_status rc = advance_entry(run, cursor, entry);
+
+        if (rc == HKT_AGAIN)
+            return result;
+        if (rc != HKT_OK)
+            return rc;
+        close_entry(run, cursor, queue->count);
+        result = HKT_IN_PROGRESS;
+    }
+    return HKT_OK;
+}
+
+enum hkt_status hkt__run_poll(struct hkt__run *run)
+{
+    bool moved = false;
+
+    for (int32_t i = 0; i < run->nactive;) {
+        const enum hkt_status rc = advance_queue(run, &run->cursors[run->active[i]]);
+
+        if (rc < 0)
+            return rc;
+        moved |= rc != HKT_AGAIN;
+        if (rc == HKT_OK)
+            run->active[i] = run->active[--run->nactive];
+        else
+            i++;
+    }
+    if (run->nactive == 0)
+        return HKT_OK;
+    return moved ? HKT_IN_PROGRESS : HKT_AGAIN;
+}

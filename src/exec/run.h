@@ -1,0 +1,58 @@
+/* The state of a call in flight, shared by run.c (queues and order), steps.c (what each step does) and report.c. */
+#ifndef HOCKET_EXEC_RUN_H
+#define HOCKET_EXEC_RUN_H
+
+#include "exec/plan.h"
+
+/** How far a queue of one replica has come. */
+struct hkt__cursor {
+    uint64_t finished;     /* entries done, over all slices of the replica: what dependencies compare with */
+    int32_t queue;         /* in the plan */
+    int32_t replica;
+    int32_t slice, pos;    /* the entry at the head; slice == nslices: the queue is done */
+    int32_t rounds;        /* slices of this replica finished: finished == rounds * count + pos */
+    bool open;             /* the head entry has begun: total, done, piece and offset hold */
+    int32_t piece;         /* of the moving operand */
+    size_t offset;         /* bytes of that piece already moved */
+    size_t done, total;    /* bytes of the entry */
+};
+
+struct hkt__run {
+    struct hkt__exec_env *env;
+    const struct hkt__plan *plan;
+    struct hkt__bind bind;
+    uint64_t direct_base;      /* slices of direct plans before this run */
+    int32_t slices_free;       /* slices whose scratch instance is known to be free: [0, slices_free) */
+    int32_t slices_told;       /* direct: slices announced as done to peers */
+    int32_t nactive, ncursors, capacity;
+    struct hkt__cursor *cursors; /* [replica * nqueues + queue] */
+    int32_t *active;             /* indices of cursors that are not done */
+};
+
+/** One contiguous run of bytes of an operand. */
+struct hkt__segment {
+    char *data;
+    size_t bytes;
+};
+
+/** Bytes of an operand in a slice; the first piece with bytes becomes the cursor's. */
+size_t hkt__operand_bytes(const struct hkt__run *run, const struct hkt__operand *x, int32_t slice);
+/** Segment at (piece, offset) of x as it lies at `rank`; adjacent pieces are joined. Never empty before the end. */
+struct hkt__segment hkt__segment_at(const struct hkt__run *run, const struct hkt__operand *x, int rank,
+                                    const struct hkt__cursor *at);
+/** Move a cursor over `bytes` of its operand. */
+void hkt__segment_advance(const struct hkt__run *run, const struct hkt__operand *x, struct hkt__cursor *at,
+                          size_t bytes);
+
+/** Advance the head entry. OK: done. IN_PROGRESS: moved, then blocked. AGAIN: blocked. */
+enum hkt_status hkt__step_send(struct hkt__run *run, struct hkt__cursor *cursor, const struct hkt__entry *entry,
+                               size_t limit);
+enum hkt_status hkt__step_recv(struct hkt__run *run, struct hkt__cursor *cursor, const struct hkt__entry *entry);
+enum hkt_status hkt__step_signal(struct hkt__run *run, struct hkt__cursor *cursor);
+enum hkt_status hkt__step_wait(struct hkt__run *run, struct hkt__cursor *cursor);
+void hkt__step_local(struct hkt__run *run, struct hkt__cursor *cursor, const struct hkt__entry *entry);
+
+/** The frame's stamp differs from this call's: record who called what (MISMATCH). */
+enum hkt_status hkt__stamp_mismatch(int peer, const struct hkt__stamp *own, const struct hkt__stamp *theirs);
+
+#endif

@@ -1,0 +1,335 @@
+/* What each step does with bytes: operands become segments of memory, frames are filled, emptied, reduced. */
+#include <string.h>
+
+#include "core/error.h"
+#include "exec/run.h"
+
+/** Bytes of piece i. */
+static size_t piece_bytes(const struct hkt__run *run, const struct hkt__operand *x, int32_t i, int32_t slice)
+{
+    size_t first, count;
+
+    hkt__grid_span(&run->bind.grid, x->like_buf, hkt__span_at(&x->like, i), slice, run->bind.nslices, &first, &count);
+    return count * run->bind.elem_bytes;
+}
+
+/** Base of a buffer as it lies at `rank`. */
+static char *buffer_base(const struct hkt__run *run, int buf, int rank, int32_t slice)
+{
+    const struct hkt__exec_env *env = run->env;
+    const bool direct = run->plan->direct;
+
+    if (buf == HKT__SCRATCH) {
+        const uint64_t instance = (direct ? run->direct_base + (uint64_t)slice : (uint64_t)slice) % HKT__SCRATCH_INSTANCES;
+        char *base = direct ? (char *)(env->windows[rank] + 1) : env->scratch;
+
+        return base + instance * hkt__exec_instance_bytes(env, direct);
+    }
+    if (rank != env->rank)
+        return buf == HKT__OUT ? env->windows[rank]->out : (char *)(uintptr_t)env->windows[rank]->in;
+    return buf == HKT__OUT ? run->bind.out : (char *)(uintptr_t)run->bind.in;
+}
+
+static struct hkt__segment piece_segment(const struct hkt__run *run, const struct hkt__operand *x, int rank, int32_t i,
+                                         int32_t slice)
+{
+    const int32_t chunk = hkt__span_at(&x->at, i);
+    char *base = buffer_base(run, x->buf, rank, slice);
+    size_t first, count;
+
+    if (x->buf == HKT__SCRATCH)
+        return (struct hkt__segment){base + (size_t)chunk * run->bind.scratch_pitch, piece_bytes(run, x, i, slice)};
+    hkt__grid_span(&run->bind.grid, x->buf, chunk, slice, run->bind.nslices, &first, &count);
+    return (struct hkt__segment){base + first * run->bind.elem_bytes, count * run->bind.elem_bytes};
+}
+
+size_t hkt__operand_bytes(const struct hkt__run *run, const struct hkt__operand *x, int32_t slice)
+{
+    size_t total = 0;
+
+    for (int32_t i = 0; i < x->count; i++)
+        total += piece_bytes(run, x, i, slice);
+    return total;
+}
+
+struct hkt__segment hkt__segment_at(const struct hkt__run *run, const struct hkt__operand *x, int rank,
+                                    const struct hkt__cursor *at)
+{
+    struct hkt__segment segment = {NULL, 0};
+
+    for (int32_t i = at->piece; i < x->count; i++) {
+        struct hkt__segment next = piece_segment(run, x, rank, i, at->slice);
+
+        if (i == at->piece) {
+            next.data += at->offset;
+            next.bytes -= at->offset;
+        }
+        if (next.bytes == 0)
+            continue;
+        if (segment.bytes == 0)
+            segment = next;
+        else if (segment.data + segment.bytes == next.data)
+            segment.bytes += next.bytes;
+        else
+            break;
+    }
+    return segment;
+}
+
+void hkt__segment_advance(const struct hkt__run *run, const struct hkt__operand *x, struct hkt__cursor *at,
+                          size_t bytes)
+{
+    at->done += bytes;
+    at->offset += bytes;
+    while (at->piece < x->count) {
+        const size_t piece = piece_bytes(run, x, at->piece, at->slice);
+
+        if (at->offset < piece || (at->offset == piece && at->piece == x->count - 1))
+            return;
+        at->offset -= piece;
+        at->piece++;
+    }
+}
+
+static struct hkt__chan *channel(const struct hkt__run *run, const struct hkt__cursor *cursor, struct hkt__chan **table)
+{
+    const struct hkt__plan_queue *queue = &run->plan->queues[cursor->queue];
+    const int lane = run->bind.lane_first + cursor->replica * run->plan->shape.nlanes + queue->lane;
+
+    return table[queue->peer * run->env->lanes + lane];
+}
+
+static enum hkt_status publish(struct hkt__run *run, struct hkt__chan *chan, const struct hkt__room *room, size_t bytes)
+{
+    struct hkt__stamp stamp = run->bind.stamp;
+
+    if (run->env->crc && bytes > 0)
+        stamp.crc = hkt__crc32c(0, room->data, bytes);
+    return chan->ops->tx_end(chan, bytes, &stamp);
+}
+
+/** Fill one frame with at most `bytes` from the operand, whole elements. */
+static void fill_frame(const struct hkt__run *run, const struct hkt__operand *x, struct hkt__cursor cursor, char *frame,
+                       size_t bytes)
+{
+    while (bytes > 0) {
+        struct hkt__segment from = hkt__segment_at(run, x, run->env->rank, &cursor);
+
+        if (from.bytes > bytes)
+            from.bytes = bytes;
+        memcpy(frame, from.data, from.bytes);
+        hkt__segment_advance(run, x, &cursor, from.bytes);
+        frame += from.bytes;
+        bytes -= from.bytes;
+    }
+}
+
+enum hkt_status hkt__step_send(struct hkt__run *run, struct hkt__cursor *cursor, const struct hkt__entry *entry,
+                               size_t limit)
+{
+    struct hkt__chan *chan = channel(run, cursor, run->env->tx);
+    const struct hkt__operand *x = &run->plan->args[entry->arg_first].x;
+    enum hkt_status result = HKT_AGAIN;
+
+    if (limit > cursor->total)
+        limit = cursor->total;
+    while (cursor->done < cursor->total) {
+        struct hkt__room room;
+        size_t bytes = limit - cursor->done;
+
+        if (bytes == 0)
+            return result;
+        enum hkt_status rc = chan->ops->tx_begin(chan, bytes, &room);
+
+        if (rc != HKT_OK)
+            return rc == HKT_AGAIN ? result : rc;
+        if (room.bytes < bytes)
+            bytes = room.bytes - room.bytes % run->bind.elem_bytes;
+        fill_frame(run, x, *cursor, room.data, bytes);
+        rc = publish(run, chan, &room, bytes);
+        if (rc != HKT_OK)
+            return rc;
+        hkt__segment_advance(run, x, cursor, bytes);
+        run->env->bytes_sent += bytes;
+        result = HKT_IN_PROGRESS;
+    }
+    return HKT_OK;
+}
+
+/** Look at the next frame and check that it belongs here. */
+static enum hkt_status next_frame(const struct hkt__run *run, struct hkt__chan *chan, size_t bytes_max,
+                                  struct hkt__view *out_view)
+{
+    const struct hkt__stamp *own = &run->bind.stamp;
+    const enum hkt_status rc = chan->ops->rx_begin(chan, out_view);
+
+    if (rc != HKT_OK)
+        return rc;
+    const struct hkt__stamp *stamp = &out_view->stamp;
+
+    if (stamp->op_seq != own->op_seq || stamp->call != own->call || stamp->count != own->count ||
+        stamp->root != own->root)
+        return hkt__stamp_mismatch(chan->peer, own, stamp);
+    if (out_view->bytes > bytes_max || (bytes_max > 0 && out_view->bytes == 0) ||
+        out_view->bytes % run->bind.elem_bytes != 0)
+        return hkt__fail_peer(HKT_ERR_CORRUPT, chan->peer, "a frame of %zu bytes from rank %d where %zu were left",
+                              out_view->bytes, chan->peer, bytes_max);
+    if (run->env->crc && out_view->bytes > 0 &&
+        stamp->crc != hkt__crc32c(0, out_view->data, out_view->bytes))
+        return hkt__fail_peer(HKT_ERR_CORRUPT, chan->peer, "a frame from rank %d fails its CRC32C", chan->peer);
+    return HKT_OK;
+}
+
+static void fold(const struct hkt__run *run, void *dst, const void *const *srcs, int nsrcs, size_t bytes)
+{
+    const struct hkt__bind *bind = &run->bind;
+    const size_t count = bytes / bind->elem_bytes;
+
+    if (bind->callback == NULL) {
+        bind->reduce(dst, srcs, nsrcs, count);
+        return;
+    }
+    if (nsrcs == 1 && dst != srcs[0])
+        memcpy(dst, srcs[0], bytes);
+    for (int i = 1; i < nsrcs; i++)
+        bind->callback(dst, i == 1 ? srcs[0] : dst, srcs[i], count, bind->dtype, bind->callback_arg);
+}
+
+/** Use a frame's payload: copied to dst, or reduced with the local addend into dst. */
+static void drain_frame(struct hkt__run *run, struct hkt__cursor *cursor, const struct hkt__entry *entry,
+                        const struct hkt__view *view)
+{
+    const char *data = view->data;
+    size_t left = view->bytes;
+
+    while (left > 0) {
+        struct hkt__segment to = hkt__segment_at(run, &entry->dst, run->env->rank, cursor);
+        size_t bytes = to.bytes < left ? to.bytes : left;
+
+        if (entry->kind == HKT__RECV_REDUCE) {
+            const struct hkt__operand *addend = &run->plan->args[entry->arg_first].x;
+            const struct hkt__segment with = hkt__segment_at(run, addend, run->env->rank, cursor);
+            const void *srcs[2] = {with.data, data};
+
+            bytes = with.bytes < bytes ? with.bytes : bytes;
+            fold(run, to.data, srcs, 2, bytes);
+        } else {
+            memcpy(to.data, data, bytes);
+        }
+        hkt__segment_advance(run, &entry->dst, cursor, bytes);
+        data += bytes;
+        left -= bytes;
+    }
+}
+
+enum hkt_status hkt__step_recv(struct hkt__run *run, struct hkt__cursor *cursor, const struct hkt__entry *entry)
+{
+    struct hkt__chan *chan = channel(run, cursor, run->env->rx);
+    bool moved = false;
+
+    while (cursor->done < cursor->total) {
+        struct hkt__view view;
+        const enum hkt_status rc = next_frame(run, chan, cursor->total - cursor->done, &view);
+
+        if (rc != HKT_OK)
+            return rc == HKT_AGAIN && moved ? HKT_IN_PROGRESS : rc;
+        drain_frame(run, cursor, entry, &view);
+        run->env->bytes_received += view.bytes;
+        chan->ops->rx_end(chan);
+        moved = true;
+        /* Hand over after each frame, so that a send fed by this receive can forward it while it is in the cache. */
+        if (cursor->done < cursor->total)
+            return HKT_IN_PROGRESS;
+    }
+    return HKT_OK;
+}
+
+enum hkt_status hkt__step_signal(struct hkt__run *run, struct hkt__cursor *cursor)
+{
+    struct hkt__chan *chan = channel(run, cursor, run->env->tx);
+    struct hkt__room room;
+    const enum hkt_status rc = chan->ops->tx_begin(chan, 0, &room);
+
+    return rc != HKT_OK ? rc : publish(run, chan, &room, 0);
+}
+
+enum hkt_status hkt__step_wait(struct hkt__run *run, struct hkt__cursor *cursor)
+{
+    struct hkt__chan *chan = channel(run, cursor, run->env->rx);
+    struct hkt__view view;
+    const enum hkt_status rc = next_frame(run, chan, 0, &view);
+
+    if (rc == HKT_OK)
+        chan->ops->rx_end(chan);
+    return rc;
+}
+
+#define FOLD_SOURCES 16 /* pointers kept on the stack; longer lists are folded in parts, in the same order */
+
+/** dst = args in order, segment by segment. All operands have the same pieces, so one cursor walks them all. */
+static void reduce_args(struct hkt__run *run, struct hkt__cursor *cursor, const struct hkt__entry *entry, size_t total)
+{
+    const struct hkt__arg *args = &run->plan->args[entry->arg_first];
+
+    while (cursor->done < total) {
+        const struct hkt__segment to = hkt__segment_at(run, &entry->dst, run->env->rank, cursor);
+        const void *srcs[FOLD_SOURCES];
+        size_t bytes = to.bytes;
+        int n = 0;
+
+        for (int32_t i = 0; i < entry->arg_count; i++) {
+            const struct hkt__segment from = hkt__segment_at(run, &args[i].x, args[i].rank, cursor);
+
+            bytes = from.bytes < bytes ? from.bytes : bytes;
+        }
+        for (int32_t i = 0; i < entry->arg_count; i++) {
+            if (n == FOLD_SOURCES) {
+                fold(run, to.data, srcs, n, bytes);
+                srcs[0] = to.data;
+                n = 1;
+            }
+            srcs[n++] = hkt__segment_at(run, &args[i].x, args[i].rank, cursor).data;
+            if (args[i].rank != run->env->rank)
+                run->env->bytes_direct += bytes;
+        }
+        fold(run, to.data, srcs, n, bytes);
+        hkt__segment_advance(run, &entry->dst, cursor, bytes);
+    }
+}
+
+/** to = from, segment by segment; either may lie at another rank. */
+static void copy_operand(struct hkt__run *run, struct hkt__cursor *cursor, const struct hkt__arg *to,
+                         const struct hkt__arg *from)
+{
+    const size_t total = hkt__operand_bytes(run, &from->x, cursor->slice);
+
+    while (cursor->done < total) {
+        const struct hkt__segment src = hkt__segment_at(run, &from->x, from->rank, cursor);
+        const struct hkt__segment dst = hkt__segment_at(run, &to->x, to->rank, cursor);
+        const size_t bytes = src.bytes < dst.bytes ? src.bytes : dst.bytes;
+
+        if (src.data != dst.data)
+            memcpy(dst.data, src.data, bytes);
+        if (to->rank != run->env->rank || from->rank != run->env->rank)
+            run->env->bytes_direct += bytes;
+        hkt__segment_advance(run, &from->x, cursor, bytes);
+    }
+}
+
+void hkt__step_local(struct hkt__run *run, struct hkt__cursor *cursor, const struct hkt__entry *entry)
+{
+    const struct hkt__arg *args = &run->plan->args[entry->arg_first];
+    const struct hkt__arg dst = {run->env->rank, entry->dst};
+
+    if (entry->kind == HKT__WRITE) {
+        for (int32_t i = 1; i < entry->arg_count; i++) {
+            struct hkt__cursor at = {.slice = cursor->slice};
+
+            copy_operand(run, &at, &args[i], &args[0]);
+        }
+    } else if (entry->kind == HKT__COPY || entry->arg_count == 1) {
+        copy_operand(run, cursor, &dst, &args[0]);
+    } else {
+        reduce_args(run, cursor, entry, hkt__operand_bytes(run, &entry->dst, cursor->slice));
+    }
+}
