@@ -1,0 +1,42 @@
+/* Small things every subcommand needs: messages and numbers. */
+#include <errno.h>
+#include <stdarg.h>
+#include <stdlib.h>
+
+#include "tools.h"
+
+void hkt_tool_say(const char *command, const char *format, ...)
+{
+    char text[2048];
+    va_list args;
+
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    fprintf(stderr, "hocket%s%s: %s\n", command != NULL ? " " : "", command != NULL ? command : "", text);
+}
+
+int hkt_tool_usage(const char *command, const char *format, ...)
+{
+    char text[2048];
+    va_list args;
+
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    fprintf(stderr, "hocket %s: %s (see hocket %s --help)\n", command, text, command);
+    return TOOL_USAGE;
+}
+
+bool hkt_tool_parse_int(const char *text, long min, long max, long *out_value)
+{
+    char *end;
+
+    errno = 0;
+    const long value = strtol(text, &end, 10);
+
+    if (end == text || *end != '\0' || errno != 0 || value < min || value > max || text[0] == ' ' || text[0] == '+')
+        return false;
+    *out_value = value;
+    return true;
+}

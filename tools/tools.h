@@ -1,0 +1,25 @@
+/* What the subcommands of `hocket` share. Each subcommand is one function in a file of its own and one row of the table
+ * in hocket.c. The tools use the public headers alone. */
+#ifndef HOCKET_TOOLS_H
+#define HOCKET_TOOLS_H
+
+#include <stdbool.h>
+#include <stdio.h>
+
+enum tool_exit {
+    TOOL_OK = 0,
+    TOOL_FAILED = 1, /* it ran, and something was wrong: bad data, a rank that failed, a refused plan */
+    TOOL_USAGE = 2,  /* it was called wrongly */
+};
+
+/** Subcommands: argv[0] is the subcommand's name; the result is the exit code. */
+int hkt_tool_run(int argc, char **argv);
+
+/** "hocket COMMAND: ..." on stderr; command NULL: "hocket: ...". */
+void hkt_tool_say(const char *command, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/** The same for a wrong call: adds the line that tells where help is. Returns TOOL_USAGE. */
+int hkt_tool_usage(const char *command, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/** Whole decimal number in [min, max]; false (nothing stored) otherwise. */
+bool hkt_tool_parse_int(const char *text, long min, long max, long *out_value);
+
+#endif
