@@ -1,0 +1,140 @@
+/* Direct algorithms on the users' own buffers, for ranks that are threads of one process: nothing is staged. Each rank
+ * signals which part of its buffers another may use, and before it ends takes that part back by waiting for the other's
+ * signal: so the caller never sees a buffer that a peer still touches.
+ *
+ * Memory traffic is the least possible: every input is read once and every output written once (two-shot all-reduce: rank r
+ *   reads chunk r of all inputs and writes the sum to all outputs).
+ * In place is served where no rank touches a chunk that another one changes: two-shot and reduce-scatter (chunk r is
+ *   rank r's alone, everywhere) and all-gather; not one-shot and all-to-all.
+ * Source: derived; the same idea as XPMEM-based collectives, e.g. Open MPI's XHC. */
+#include "algos/builders.h"
+
+#include "core/mem.h"
+
+/* What rank `peer` may use of this rank's memory; the other side's view of it is the builder's business. */
+typedef struct hkt__operand lent_fn(struct hkt__builder *b, int peer);
+
+static struct hkt__operand whole_in(struct hkt__builder *b, int peer)
+{
+    (void)peer;
+    return hkt__in_all(b);
+}
+
+static struct hkt__operand in_of_peer(struct hkt__builder *b, int peer)
+{
+    return hkt__in(b, peer);
+}
+
+/* In IN the peer reads, in OUT it writes the same chunk: one signal stands for both. */
+static struct hkt__operand out_of_peer(struct hkt__builder *b, int peer)
+{
+    return hkt__out(b, peer);
+}
+
+static void lend(struct hkt__builder *b, lent_fn *lent)
+{
+    for (int k = 1; k < b->nranks; k++)
+        hkt__signal(b, hkt__rank_at(b, k), 0, lent(b, hkt__rank_at(b, k)));
+    for (int k = 1; k < b->nranks; k++)
+        hkt__wait(b, hkt__rank_at(b, -k), 0, hkt__nothing());
+}
+
+static void take_back(struct hkt__builder *b, lent_fn *lent)
+{
+    for (int k = 1; k < b->nranks; k++)
+        hkt__signal(b, hkt__rank_at(b, k), 0, hkt__nothing());
+    for (int k = 1; k < b->nranks; k++)
+        hkt__wait(b, hkt__rank_at(b, -k), 0, lent(b, hkt__rank_at(b, -k)));
+}
+
+/* y = x of all ranks, in rank order. */
+static void reduce_all(struct hkt__builder *b, struct hkt__operand y, struct hkt__operand x)
+{
+    struct hkt__arg *args = hkt__args_new(b);
+
+    if (args == NULL)
+        return;
+    for (int i = 0; i < b->nranks; i++)
+        args[i] = hkt__at(i, x);
+    hkt__reduce(b, 0, y, args, b->nranks);
+    hkt__free(args);
+}
+
+void hkt__build_all_reduce_one_shot_user(struct hkt__builder *b)
+{
+    lend(b, whole_in);
+    reduce_all(b, hkt__out_all(b), hkt__in_all(b));
+    take_back(b, whole_in);
+}
+
+void hkt__build_all_reduce_two_shot_user(struct hkt__builder *b)
+{
+    const int p = b->nranks, r = b->rank;
+    struct hkt__arg *to;
+
+    hkt__set_cuts(b, p);
+    to = hkt__args_new(b);
+    if (to == NULL)
+        return;
+    for (int k = 1; k < p; k++)
+        to[k - 1] = hkt__at(hkt__rank_at(b, k), hkt__out(b, r));
+    lend(b, out_of_peer);
+    reduce_all(b, hkt__out(b, r), hkt__in(b, r));
+    hkt__write(b, 0, to, p - 1, hkt__out(b, r));
+    take_back(b, out_of_peer);
+    hkt__free(to);
+}
+
+void hkt__build_reduce_scatter_direct_user(struct hkt__builder *b)
+{
+    lend(b, in_of_peer);
+    reduce_all(b, hkt__out(b, 0), hkt__in(b, b->rank));
+    take_back(b, in_of_peer);
+}
+
+void hkt__build_all_gather_direct_user(struct hkt__builder *b)
+{
+    lend(b, whole_in);
+    hkt__copy(b, 0, hkt__out(b, b->rank), hkt__in(b, 0));
+    for (int k = 1; k < b->nranks; k++) {
+        const int owner = hkt__rank_at(b, k);
+        const struct hkt__arg theirs = hkt__at(owner, hkt__in(b, 0));
+
+        hkt__reduce(b, 0, hkt__out(b, owner), &theirs, 1);
+    }
+    take_back(b, whole_in);
+}
+
+void hkt__build_all_to_all_direct_user(struct hkt__builder *b)
+{
+    const int r = b->rank;
+
+    lend(b, in_of_peer);
+    hkt__copy(b, 0, hkt__out(b, r), hkt__in(b, r));
+    for (int k = 1; k < b->nranks; k++) {
+        const int source = hkt__rank_at(b, k);
+        const struct hkt__arg theirs = hkt__at(source, hkt__in(b, r));
+
+        hkt__reduce(b, 0, hkt__out(b, source), &theirs, 1);
+    }
+    take_back(b, in_of_peer);
+}
+
+/* Peers read the root's OUT, not its IN: every rank has an OUT, so both sides mean the same memory. */
+void hkt__build_broadcast_direct_user(struct hkt__builder *b)
+{
+    const struct hkt__operand out = hkt__out(b, 0);
+    const struct hkt__arg theirs = hkt__at(b->root, out);
+
+    if (b->rank != b->root) {
+        hkt__wait(b, b->root, 0, hkt__nothing());
+        hkt__reduce(b, 0, out, &theirs, 1);
+        hkt__signal(b, b->root, 0, hkt__nothing());
+        return;
+    }
+    hkt__copy(b, 0, out, hkt__in(b, 0));
+    for (int k = 1; k < b->nranks; k++)
+        hkt__signal(b, hkt__rank_at(b, k), 0, out);
+    for (int k = 1; k < b->nranks; k++)
+        hkt__wait(b, hkt__rank_at(b, k), 0, out);
+}

@@ -1,0 +1,64 @@
+/* Finding a row and building from it. */
+#include <stdio.h>
+#include <string.h>
+
+#include "algos/registry.h"
+#include "core/error.h"
+
+/* The names of a collective's rows, separated by commas. */
+static void list_names(enum hkt_coll coll, char *out_text, size_t bytes)
+{
+    size_t used = 0;
+
+    out_text[0] = '\0';
+    for (int i = 0; i < hkt__algo_count && used < bytes; i++) {
+        if (hkt__algos[i].info.coll != coll)
+            continue;
+        const int wrote = snprintf(out_text + used, bytes - used, "%s%s", used > 0 ? ", " : "", hkt__algos[i].info.name);
+
+        used += wrote > 0 ? (size_t)wrote : 0;
+    }
+}
+
+const struct hkt__algo *hkt__algo_find(enum hkt_coll coll, const char *name)
+{
+    char names[512];
+
+    for (int i = 0; i < hkt__algo_count; i++)
+        if (hkt__algos[i].info.coll == coll && name != NULL && strcmp(hkt__algos[i].info.name, name) == 0)
+            return &hkt__algos[i];
+    list_names(coll, names, sizeof names);
+    if (names[0] == '\0')
+        hkt__fail(HKT_ERR_INVALID, "%s has no algorithms", hkt_coll_name(coll));
+    else
+        hkt__fail(HKT_ERR_INVALID, "%s has no algorithm \"%s\"; there are: %s", hkt_coll_name(coll),
+                  name != NULL ? name : "(null)", names);
+    return NULL;
+}
+
+/* One rank owes nobody anything: the result is its input. */
+static void build_alone(struct hkt__builder *b)
+{
+    if (b->coll != HKT_BARRIER)
+        hkt__copy(b, 0, hkt__out_all(b), hkt__in_all(b));
+}
+
+enum hkt_status hkt__algo_build(const struct hkt__algo *algo, int nranks, int rank, int root, bool in_place,
+                                struct hkt__sched **out_sched)
+{
+    const struct hkt__build_args args = { algo->info.coll, algo->info.name, nranks, rank, root, in_place,
+                                          algo->user_direct };
+    const char *why = algo->restriction != NULL ? algo->restriction(nranks, in_place) : "";
+    struct hkt__builder b;
+    enum hkt_status rc;
+
+    if (why[0] != '\0')
+        return hkt__fail(HKT_ERR_UNSUPPORTED, "%s %s on %d ranks%s: %s", hkt_coll_name(algo->info.coll),
+                         algo->info.name, nranks, in_place ? ", in place" : "", why);
+    rc = hkt__builder_init(&b, &args);
+    if (rc == HKT_OK && nranks == 1)
+        build_alone(&b);
+    else if (rc == HKT_OK)
+        algo->build(&b);
+    return hkt__builder_finish(&b, out_sched);
+}

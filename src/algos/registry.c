@@ -1,0 +1,229 @@
+/* The table of all algorithms, ordered by collective. In the texts p is the number of ranks, n the bytes of the
+ * collective's total vector (all-gather: its output; reduce-scatter: the input of one rank; gather, scatter and
+ * all-to-all: p blocks), L = ceil(log2 p), P the largest power of two <= p. `steps` counts messages that follow each
+ * other, `bytes` what the busiest rank sends (where it says so: receives, or reads from its peers). */
+#include "algos/registry.h"
+
+#include "algos/builders.h"
+#include "algos/formulas.h"
+#include "core/bits.h"
+
+static const char *power_of_two(int nranks, bool in_place)
+{
+    (void)in_place;
+    return hkt__is_pow2((unsigned)nranks) ? "" : "needs a power-of-two number of ranks";
+}
+
+static const char *even(int nranks, bool in_place)
+{
+    (void)in_place;
+    return nranks == 1 || nranks % 2 == 0 ? "" : "needs an even number of ranks";
+}
+
+static const char *two_buffers(int nranks, bool in_place)
+{
+    return nranks == 1 || !in_place ? "" : "not in place: ranks read each other's input while they write their output";
+}
+
+static const char *two_buffers_v(int nranks, bool in_place)
+{
+    (void)nranks;
+    return in_place ? "not defined in place" : "";
+}
+
+#define SRC_RING "Patarasuk, Yuan, JPDC 69(2), 2009"
+#define SRC_TRG "Thakur, Rabenseifner, Gropp, IJHPCA 19(1), 2005"
+#define SRC_RAB "Rabenseifner, ICCS 2004"
+#define SRC_CIRC "Traeff, arXiv 2410.14234, 2024"
+#define SRC_TREE2 "Sanders, Speck, Traeff, Parallel Computing 35(12), 2009; tree shape of NCCL 2.4"
+#define SRC_BRUCK "Bruck et al., IEEE TPDS 8(11), 1997"
+#define SRC_CHAN "Chan et al., CCPE 19(13), 2007"
+#define SRC_VDG "Barnett et al., SHPCC 1994, with " SRC_CIRC
+#define SRC_NEIGH "Chen et al., HPC-Asia 2005"
+#define SRC_BARRIER "Hensgen, Finkel, Manber, IJPP 17(1), 1988"
+#define SRC_DEF "from the definition"
+#define SRC_DIRECT "from the definition, on shared scratch"
+#define SRC_USER "from the definition, on the users' buffers (as XPMEM-based collectives)"
+
+#define USER_NOTE "threads of one process only"
+
+const struct hkt__algo hkt__algos[] = {
+    /* ------------------------------------------------------------------------------------------- all_reduce */
+    { .info = { HKT_ALL_REDUCE, "ring", "reduce-scatter, then all-gather, round a ring: fewest bytes, one neighbour", "",
+                "2(p-1)", "2(p-1)/p n", SRC_RING, 0 },
+      .build = hkt__build_all_reduce_ring, .rounds = hkt__rounds_2_linear, .volume = hkt__volume_2_share },
+    { .info = { HKT_ALL_REDUCE, "circulant", "reduce-scatter, then all-gather, in log rounds and fewest bytes for any p",
+                "", "2L", "2(p-1)/p n", SRC_CIRC, 0 },
+      .build = hkt__build_all_reduce_circulant, .rounds = hkt__rounds_2_log, .volume = hkt__volume_2_share },
+    { .info = { HKT_ALL_REDUCE, "rabenseifner", "halving, then doubling, between ranks that differ in one bit", "",
+                "2 log2 P (+2 unless p = P)", "2(P-1)/P n (+n unless p = P)", SRC_RAB, 0 },
+      .build = hkt__build_all_reduce_rabenseifner, .rounds = hkt__rounds_rabenseifner,
+      .volume = hkt__volume_rabenseifner },
+    { .info = { HKT_ALL_REDUCE, "recursive_doubling", "whole vectors between ranks that differ in one bit: fewest rounds",
+                "", "log2 P (+2 unless p = P)", "log2 P n (+n unless p = P)", SRC_TRG, 0 },
+      .build = hkt__build_all_reduce_recursive_doubling, .rounds = hkt__rounds_doubling,
+      .volume = hkt__volume_doubling },
+    { .info = { HKT_ALL_REDUCE, "double_tree", "each half up and down its own binary tree, in pipelined slices", "",
+                "2 depth, about 2 log2 p, once for all slices", "2n (3n on few ranks when p is odd)", SRC_TREE2, 0 },
+      .build = hkt__build_all_reduce_double_tree, .rounds = hkt__rounds_tree, .volume = hkt__volume_tree,
+      .pipelined = true },
+    { .info = { HKT_ALL_REDUCE, "exchange", "everybody sends all to everybody and sums in rank order: one round", "", "1",
+                "(p-1) n", SRC_DEF, 0 },
+      .build = hkt__build_all_reduce_exchange, .rounds = hkt__rounds_1, .volume = hkt__volume_linear },
+    { .info = { HKT_ALL_REDUCE, "two_shot", "sum a chunk from all peers' scratch, then read the other sums", "", "2",
+                "2(p-1)/p n read", SRC_DIRECT, 1 },
+      .build = hkt__build_all_reduce_two_shot, .rounds = hkt__rounds_2, .volume = hkt__volume_2_share },
+    { .info = { HKT_ALL_REDUCE, "one_shot", "sum everything from all peers' scratch", "", "1", "(p-1) n read", SRC_DIRECT,
+                1 },
+      .build = hkt__build_all_reduce_one_shot, .rounds = hkt__rounds_1, .volume = hkt__volume_linear },
+    { .info = { HKT_ALL_REDUCE, "two_shot_user", "sum a chunk from all inputs and store it to all outputs", USER_NOTE, "2",
+                "2(p-1)/p n read and written", SRC_USER, 1 },
+      .build = hkt__build_all_reduce_two_shot_user, .rounds = hkt__rounds_2, .volume = hkt__volume_2_share,
+      .user_direct = true },
+    { .info = { HKT_ALL_REDUCE, "one_shot_user", "sum everything from all inputs", USER_NOTE "; not in place", "2",
+                "(p-1) n read", SRC_USER, 1 },
+      .build = hkt__build_all_reduce_one_shot_user, .restriction = two_buffers, .rounds = hkt__rounds_2,
+      .volume = hkt__volume_linear, .user_direct = true },
+
+    /* --------------------------------------------------------------------------------------- reduce_scatter */
+    { .info = { HKT_REDUCE_SCATTER, "ring", "partial sums travel round a ring and collect one block a step", "", "p-1",
+                "(p-1)/p n", SRC_RING, 0 },
+      .build = hkt__build_reduce_scatter_ring, .rounds = hkt__rounds_linear, .volume = hkt__volume_share },
+    { .info = { HKT_REDUCE_SCATTER, "circulant", "half of what is left goes to one rank in each round; any p", "", "L",
+                "(p-1)/p n", SRC_CIRC, 0 },
+      .build = hkt__build_reduce_scatter_circulant, .rounds = hkt__rounds_log, .volume = hkt__volume_share },
+    { .info = { HKT_REDUCE_SCATTER, "recursive_halving", "half of what is left, between ranks that differ in one bit",
+                "power-of-two ranks", "log2 p", "(p-1)/p n", SRC_TRG, 0 },
+      .build = hkt__build_reduce_scatter_recursive_halving, .restriction = power_of_two, .rounds = hkt__rounds_log,
+      .volume = hkt__volume_share },
+    { .info = { HKT_REDUCE_SCATTER, "pairwise", "each block straight to the rank that sums it", "", "p-1", "(p-1)/p n",
+                SRC_TRG, 0 },
+      .build = hkt__build_reduce_scatter_pairwise, .rounds = hkt__rounds_linear, .volume = hkt__volume_share },
+    { .info = { HKT_REDUCE_SCATTER, "direct", "sum the own block from all peers' scratch", "", "1", "(p-1)/p n read",
+                SRC_DIRECT, 1 },
+      .build = hkt__build_reduce_scatter_direct, .rounds = hkt__rounds_1, .volume = hkt__volume_share },
+    { .info = { HKT_REDUCE_SCATTER, "direct_user", "sum the own block from all inputs", USER_NOTE, "2", "(p-1)/p n read",
+                SRC_USER, 1 },
+      .build = hkt__build_reduce_scatter_direct_user, .rounds = hkt__rounds_2, .volume = hkt__volume_share,
+      .user_direct = true },
+
+    /* ------------------------------------------------------------------------------------------- all_gather */
+    { .info = { HKT_ALL_GATHER, "ring", "blocks travel round a ring", "", "p-1", "(p-1)/p n", SRC_RING, 0 },
+      .build = hkt__build_all_gather_ring, .rounds = hkt__rounds_linear, .volume = hkt__volume_share },
+    { .info = { HKT_ALL_GATHER, "circulant", "the circulant reduce-scatter backwards; any p", "", "L", "(p-1)/p n",
+                SRC_CIRC, 0 },
+      .build = hkt__build_all_gather_circulant, .rounds = hkt__rounds_log, .volume = hkt__volume_share },
+    { .info = { HKT_ALL_GATHER, "bruck", "what a rank has doubles each round; near ranks first; any p", "", "L",
+                "(p-1)/p n", SRC_BRUCK, 0 },
+      .build = hkt__build_all_gather_bruck, .rounds = hkt__rounds_log, .volume = hkt__volume_share },
+    { .info = { HKT_ALL_GATHER, "recursive_doubling", "what a rank has doubles, between ranks that differ in one bit",
+                "power-of-two ranks", "log2 p", "(p-1)/p n", SRC_TRG, 0 },
+      .build = hkt__build_all_gather_recursive_doubling, .restriction = power_of_two, .rounds = hkt__rounds_log,
+      .volume = hkt__volume_share },
+    { .info = { HKT_ALL_GATHER, "neighbor_exchange", "pairs of blocks between the two neighbours in turn", "even ranks",
+                "p/2", "(p-1)/p n", SRC_NEIGH, 0 },
+      .build = hkt__build_all_gather_neighbor_exchange, .restriction = even, .rounds = hkt__rounds_half,
+      .volume = hkt__volume_share },
+    { .info = { HKT_ALL_GATHER, "direct", "read every block from its rank's scratch", "", "1", "(p-1)/p n read",
+                SRC_DIRECT, 1 },
+      .build = hkt__build_all_gather_direct, .rounds = hkt__rounds_1, .volume = hkt__volume_share },
+    { .info = { HKT_ALL_GATHER, "direct_user", "read every block from its rank's input", USER_NOTE, "2", "(p-1)/p n read",
+                SRC_USER, 1 },
+      .build = hkt__build_all_gather_direct_user, .rounds = hkt__rounds_2, .volume = hkt__volume_share,
+      .user_direct = true },
+
+    /* -------------------------------------------------------------------------------------------- broadcast */
+    { .info = { HKT_BROADCAST, "binomial", "whole vectors down a binomial tree: fewest rounds", "", "L", "L n", SRC_TRG,
+                0 },
+      .build = hkt__build_broadcast_binomial, .rounds = hkt__rounds_log, .volume = hkt__volume_log },
+    { .info = { HKT_BROADCAST, "chain", "slices follow each other through all ranks", "", "p-1, once for all slices", "n",
+                SRC_CHAN, 0 },
+      .build = hkt__build_broadcast_chain, .rounds = hkt__rounds_linear, .volume = hkt__volume_1, .pipelined = true },
+    { .info = { HKT_BROADCAST, "scatter_all_gather", "chunks down a binomial tree, then a circulant all-gather", "", "2L",
+                "2(p-1)/p n", SRC_VDG, 0 },
+      .build = hkt__build_broadcast_scatter_all_gather, .rounds = hkt__rounds_2_log, .volume = hkt__volume_2_share },
+    { .info = { HKT_BROADCAST, "direct", "everybody reads the root's scratch", "", "1", "n read", SRC_DIRECT, 1 },
+      .build = hkt__build_broadcast_direct, .rounds = hkt__rounds_1, .volume = hkt__volume_1 },
+    { .info = { HKT_BROADCAST, "direct_user", "everybody reads the root's output", USER_NOTE, "2", "n read", SRC_USER, 1 },
+      .build = hkt__build_broadcast_direct_user, .rounds = hkt__rounds_2, .volume = hkt__volume_1, .user_direct = true },
+
+    /* ----------------------------------------------------------------------------------------------- reduce */
+    { .info = { HKT_REDUCE, "binomial", "whole vectors up a binomial tree: fewest rounds", "", "L",
+                "n (the root receives L n)", SRC_TRG, 0 },
+      .build = hkt__build_reduce_binomial, .rounds = hkt__rounds_log, .volume = hkt__volume_log },
+    { .info = { HKT_REDUCE, "chain", "slices follow each other through all ranks and collect", "",
+                "p-1, once for all slices", "n", SRC_CHAN, 0 },
+      .build = hkt__build_reduce_chain, .rounds = hkt__rounds_linear, .volume = hkt__volume_1, .pipelined = true },
+    { .info = { HKT_REDUCE, "reduce_scatter_gather", "circulant reduce-scatter, then chunks up a binomial tree", "", "2L",
+                "2(p-1)/p n received by the root", SRC_RAB ", with " SRC_CIRC, 0 },
+      .build = hkt__build_reduce_reduce_scatter_gather, .rounds = hkt__rounds_2_log, .volume = hkt__volume_2_share },
+    { .info = { HKT_REDUCE, "direct", "the root sums everything from all peers' scratch", "", "1",
+                "(p-1) n read by the root", SRC_DIRECT, 1 },
+      .build = hkt__build_reduce_direct, .rounds = hkt__rounds_1, .volume = hkt__volume_linear },
+
+    /* ------------------------------------------------------------------------------------------- all_to_all */
+    { .info = { HKT_ALL_TO_ALL, "pairwise", "each block straight to its rank; in place through two scratch slots", "",
+                "p-1", "(p-1)/p n", SRC_TRG, 0 },
+      .build = hkt__build_all_to_all_pairwise, .rounds = hkt__rounds_linear, .volume = hkt__volume_share },
+    { .info = { HKT_ALL_TO_ALL, "bruck", "blocks travel by the binary digits of their distance: log rounds, small blocks",
+                "", "L", "sum of popcount(1..p-1) / p n, about L/2 n", SRC_BRUCK, 0 },
+      .build = hkt__build_all_to_all_bruck, .rounds = hkt__rounds_log, .volume = hkt__volume_bruck },
+    { .info = { HKT_ALL_TO_ALL, "direct", "read every block from its rank's scratch", "", "1", "(p-1)/p n read",
+                SRC_DIRECT, 1 },
+      .build = hkt__build_all_to_all_direct, .rounds = hkt__rounds_1, .volume = hkt__volume_share },
+    { .info = { HKT_ALL_TO_ALL, "direct_user", "read every block from its rank's input", USER_NOTE "; not in place", "2",
+                "(p-1)/p n read", SRC_USER, 1 },
+      .build = hkt__build_all_to_all_direct_user, .restriction = two_buffers, .rounds = hkt__rounds_2,
+      .volume = hkt__volume_share, .user_direct = true },
+
+    /* --------------------------------------------------------------------------------------- gather, scatter */
+    { .info = { HKT_GATHER, "binomial", "subtrees up a binomial tree: few messages at the root", "", "L",
+                "(p-1)/p n received by the root", SRC_TRG, 0 },
+      .build = hkt__build_gather_binomial, .rounds = hkt__rounds_log, .volume = hkt__volume_share },
+    { .info = { HKT_GATHER, "linear", "every rank sends to the root", "", "p-1", "(p-1)/p n received by the root", SRC_DEF,
+                0 },
+      .build = hkt__build_gather_linear, .rounds = hkt__rounds_linear, .volume = hkt__volume_share },
+    { .info = { HKT_SCATTER, "binomial", "subtrees down a binomial tree: few messages at the root", "", "L",
+                "(p-1)/p n sent by the root", SRC_TRG, 0 },
+      .build = hkt__build_scatter_binomial, .rounds = hkt__rounds_log, .volume = hkt__volume_share },
+    { .info = { HKT_SCATTER, "linear", "the root sends to every rank", "", "p-1", "(p-1)/p n sent by the root", SRC_DEF,
+                0 },
+      .build = hkt__build_scatter_linear, .rounds = hkt__rounds_linear, .volume = hkt__volume_share },
+
+    /* ---------------------------------------------------------------------------------------------- barrier */
+    { .info = { HKT_BARRIER, "dissemination", "signals 1, 2, 4, ... ranks ahead", "", "L", "0", SRC_BARRIER, 0 },
+      .build = hkt__build_barrier_dissemination, .rounds = hkt__rounds_log, .volume = hkt__volume_0 },
+    { .info = { HKT_BARRIER, "flat", "everybody signals everybody: for few ranks", "", "1 (p-1 signals)", "0", SRC_DEF, 0 },
+      .build = hkt__build_barrier_flat, .rounds = hkt__rounds_1, .volume = hkt__volume_0 },
+
+    /* ------------------------------------------------------------------------------------------- v-variants */
+    { .info = { HKT_ALL_GATHER_V, "ring", "blocks travel round a ring", "", "p-1", "n without the next rank's block",
+                SRC_RING, 0 },
+      .build = hkt__build_all_gather_ring, .rounds = hkt__rounds_linear, .volume = hkt__volume_share },
+    { .info = { HKT_ALL_GATHER_V, "circulant", "far ranks first, log rounds; any p", "", "L", "up to n", SRC_CIRC, 0 },
+      .build = hkt__build_all_gather_circulant, .rounds = hkt__rounds_log, .volume = hkt__volume_share },
+    { .info = { HKT_ALL_GATHER_V, "bruck", "what a rank has doubles each round; near ranks first; any p", "", "L",
+                "up to n", SRC_BRUCK, 0 },
+      .build = hkt__build_all_gather_bruck, .rounds = hkt__rounds_log, .volume = hkt__volume_share },
+    { .info = { HKT_ALL_GATHER_V, "direct", "read every block from its rank's scratch", "", "1",
+                "n without the own block, read", SRC_DIRECT, 1 },
+      .build = hkt__build_all_gather_direct, .rounds = hkt__rounds_1, .volume = hkt__volume_share },
+    { .info = { HKT_REDUCE_SCATTER_V, "ring", "partial sums travel round a ring and collect one block a step", "", "p-1",
+                "n without the own block", SRC_RING, 0 },
+      .build = hkt__build_reduce_scatter_ring, .rounds = hkt__rounds_linear, .volume = hkt__volume_share },
+    { .info = { HKT_REDUCE_SCATTER_V, "circulant", "half of what is left goes to one rank in each round; any p", "", "L",
+                "n without the own block", SRC_CIRC, 0 },
+      .build = hkt__build_reduce_scatter_circulant, .rounds = hkt__rounds_log, .volume = hkt__volume_share },
+    { .info = { HKT_REDUCE_SCATTER_V, "pairwise", "each block straight to the rank that sums it", "", "p-1",
+                "n without the own block", SRC_TRG, 0 },
+      .build = hkt__build_reduce_scatter_pairwise, .rounds = hkt__rounds_linear, .volume = hkt__volume_share },
+    { .info = { HKT_REDUCE_SCATTER_V, "direct", "sum the own block from all peers' scratch", "", "1",
+                "p-1 times the own block, read", SRC_DIRECT, 1 },
+      .build = hkt__build_reduce_scatter_direct, .rounds = hkt__rounds_1, .volume = hkt__volume_share },
+    { .info = { HKT_ALL_TO_ALL_V, "pairwise", "each block straight to its rank", "not in place", "p-1",
+                "all but the own block", SRC_TRG, 0 },
+      .build = hkt__build_all_to_all_pairwise, .restriction = two_buffers_v, .rounds = hkt__rounds_linear,
+      .volume = hkt__volume_share },
+};
+
+const int hkt__algo_count = (int)(sizeof hkt__algos / sizeof hkt__algos[0]);
