@@ -6,8 +6,8 @@
 
 #include "transport/transport.h"
 
-extern const struct hkt__tp_ops hkt__tp_thread_ops; /* thread.c */
-extern const struct hkt__tp_ops hkt__tp_shm_ops;    /* shm.c */
-extern const struct hkt__tp_ops hkt__tp_tcp_ops;    /* tcp.c */
+extern const struct hkt__tp_ops hkt__tp_thread; /* thread.c */
+extern const struct hkt__tp_ops hkt__tp_shm;    /* shm.c */
+extern const struct hkt__tp_ops hkt__tp_tcp;    /* tcp.c */
 
 #endif

@@ -149,6 +149,9 @@ struct hkt__tp_dom {
 /** All transports of this build in order of preference, defaults overlaid; NULL past the end. */
 const struct hkt__tp_ops *hkt__transport_get(int index);
 
+/** The same by name; NULL if there is none. An instance's ops point to this table, so that its defaults are there. */
+const struct hkt__tp_ops *hkt__transport_find(const char *name);
+
 /** Does a list like "shm,tcp" or "^tcp" (NULL, "": all) allow `name`? INVALID when the list names no known transport. */
 HKT_NODISCARD enum hkt_status hkt__transport_allowed(const char *list, const char *name, bool *out_allowed);
 

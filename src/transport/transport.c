@@ -1,0 +1,115 @@
+/* The registry: which transports there are, in order of preference, with defaults for what they leave out. */
+#include "transport/transport.h"
+
+#include <assert.h>
+#include <poll.h>
+#include <pthread.h>
+#include <string.h>
+
+#include "core/error.h"
+#include "transport/tables.h"
+
+/* Nearest first: a pair of ranks uses the first one that both sides reach. */
+static const struct hkt__tp_ops *const raw_tables[] = {
+    &hkt__tp_thread,
+    &hkt__tp_shm,
+};
+
+#define TABLE_COUNT ((int)(sizeof raw_tables / sizeof raw_tables[0]))
+
+static struct hkt__tp_ops tables[TABLE_COUNT]; /* written once by fill, then constant */
+
+static enum hkt_status default_probe(const struct hkt__settings *settings)
+{
+    (void)settings;
+    return HKT_OK;
+}
+
+static void *default_window(struct hkt__tp_dom *dom, int peer)
+{
+    (void)dom;
+    (void)peer;
+    return NULL;
+}
+
+/* Nothing to wait for but time; the executor looks again afterwards. A millisecond bounds what that costs. */
+static void default_park(struct hkt__tp_dom *dom, int64_t timeout_ns)
+{
+    (void)dom;
+    (void)poll(NULL, 0, timeout_ns > 0 ? 1 : 0);
+}
+
+static void default_wake(struct hkt__tp_dom *dom)
+{
+    (void)dom;
+}
+
+static void fill(void)
+{
+    for (int i = 0; i < TABLE_COUNT; i++) {
+        struct hkt__tp_ops *table = &tables[i];
+
+        *table = *raw_tables[i];
+        assert(table->name != NULL && table->summary != NULL && table->query != NULL);
+        assert(table->open != NULL && table->close != NULL && table->address != NULL && table->reach != NULL);
+        assert(table->dom_open != NULL && table->dom_connect != NULL && table->dom_close != NULL);
+        assert(table->chan_open != NULL);
+        if (table->probe == NULL)
+            table->probe = default_probe;
+        if (table->window == NULL)
+            table->window = default_window;
+        if (table->park == NULL)
+            table->park = default_park;
+        if (table->wake == NULL)
+            table->wake = default_wake;
+    }
+}
+
+const struct hkt__tp_ops *hkt__transport_get(int index)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+    pthread_once(&once, fill);
+    return index >= 0 && index < TABLE_COUNT ? &tables[index] : NULL;
+}
+
+static const struct hkt__tp_ops *find(const char *name, size_t bytes)
+{
+    const struct hkt__tp_ops *table;
+
+    for (int i = 0; (table = hkt__transport_get(i)) != NULL; i++)
+        if (strlen(table->name) == bytes && memcmp(table->name, name, bytes) == 0)
+            return table;
+    return NULL;
+}
+
+const struct hkt__tp_ops *hkt__transport_find(const char *name)
+{
+    return find(name, strlen(name));
+}
+
+enum hkt_status hkt__transport_allowed(const char *list, const char *name, bool *out_allowed)
+{
+    const bool is_inverted = list != NULL && list[0] == '^';
+    bool is_listed = false;
+
+    if (list == NULL || list[0] == '\0') {
+        *out_allowed = true;
+        return HKT_OK;
+    }
+    for (const char *item = list + is_inverted;;) {
+        const size_t bytes = strcspn(item, ",");
+        const struct hkt__tp_ops *table = find(item, bytes);
+
+        if (table == NULL)
+            return hkt__fail(HKT_ERR_INVALID, "transport list \"%s\": \"%.*s\" is no transport of this build; there are "
+                             "thread, shm and tcp, separated by commas, a leading ^ forbids instead of allowing", list,
+                             (int)bytes, item);
+        is_listed |= strcmp(table->name, name) == 0;
+        if (item[bytes] == '\0')
+            break;
+        item += bytes + 1;
+    }
+    *out_allowed = is_listed != is_inverted;
+    return HKT_OK;
+}
