@@ -1,0 +1,145 @@
+/* Stage 2: the k-th SEND or SIGNAL on (source, destination, lane) meets the k-th receive on it. One pass per destination
+ * over what is sent to it: linear in the steps. */
+#include "core/mem.h"
+#include "sched/verify_int.h"
+
+struct matcher {
+    struct hkt__vrf *v;
+    int32_t *head; /* per (source, lane): the next unmatched entry of tx to this destination, plus 1 */
+    int32_t *next; /* per entry of tx */
+};
+
+static int64_t stream(int32_t source, int lane)
+{
+    return (int64_t)source * HKT__LANES_MAX + lane;
+}
+
+/* Sort the sending steps by destination; ranks are taken in order, so each bucket is sorted by source. */
+static enum hkt_status sort_by_destination(struct hkt__vrf *v)
+{
+    int32_t ntx = 0;
+
+    for (int32_t i = 0; i < v->nsteps; i++)
+        if (hkt__is_tx(hkt__vrf_step(v, i)->kind)) {
+            v->tx_first[hkt__vrf_step(v, i)->peer + 1]++;
+            ntx++;
+        }
+    v->tx = hkt__calloc((size_t)ntx, sizeof *v->tx);
+    int32_t *fill = hkt__calloc((size_t)v->nranks, sizeof *fill);
+
+    if (v->tx == NULL || fill == NULL) {
+        hkt__free(fill);
+        return hkt__vrf_nomem();
+    }
+    for (int32_t r = 0; r < v->nranks; r++)
+        v->tx_first[r + 1] += v->tx_first[r];
+    for (int32_t i = 0; i < v->nsteps; i++) {
+        const struct hkt__step *s = hkt__vrf_step(v, i);
+
+        if (hkt__is_tx(s->kind))
+            v->tx[v->tx_first[s->peer] + fill[s->peer]++] = i;
+    }
+    hkt__free(fill);
+    return HKT_OK;
+}
+
+static bool sizes_agree(const struct hkt__vrf *v, int32_t tx, int32_t rx)
+{
+    const struct hkt__operand *x = &hkt__vrf_args(v, tx)->x, *y = &hkt__vrf_step(v, rx)->dst;
+
+    if (x->count == 0 || hkt__vrf_one_size(v))
+        return true;
+    struct hkt__walk walk_x = hkt__walk_start(&x->like), walk_y = hkt__walk_start(&y->like);
+
+    for (int32_t i = 0; i < x->count; i++)
+        if (hkt__vrf_class(v, v->rank_of[tx], x, hkt__walk_next(&walk_x)) !=
+            hkt__vrf_class(v, v->rank_of[rx], y, hkt__walk_next(&walk_y)))
+            return false;
+    return true;
+}
+
+static enum hkt_status fail_pair(struct hkt__vrf *v, int32_t tx, int32_t rx, const char *why)
+{
+    return hkt__vrf_fail(v, "%s meets %s: %s", hkt__vrf_step_text(v, tx).s, hkt__vrf_step_text(v, rx).s, why);
+}
+
+static enum hkt_status meet(struct hkt__vrf *v, int32_t tx, int32_t rx)
+{
+    const int tx_kind = hkt__vrf_step(v, tx)->kind, rx_kind = hkt__vrf_step(v, rx)->kind;
+
+    if ((tx_kind == HKT__SIGNAL) != (rx_kind == HKT__WAIT))
+        return fail_pair(v, tx, rx, "a signal meets a wait, data meets a receive");
+    v->match[tx] = rx;
+    v->match[rx] = tx;
+    v->report->messages++;
+    if (tx_kind == HKT__SIGNAL) /* each end names its own memory */
+        return HKT_OK;
+    if (hkt__vrf_args(v, tx)->x.count != hkt__vrf_step(v, rx)->dst.count)
+        return fail_pair(v, tx, rx, "they move different numbers of chunks");
+    if (!sizes_agree(v, tx, rx))
+        return fail_pair(v, tx, rx, "their chunks differ in size for some counts");
+    return HKT_OK;
+}
+
+static enum hkt_status receive_all(struct matcher *m, int32_t destination)
+{
+    struct hkt__vrf *v = m->v;
+    enum hkt_status rc = HKT_OK;
+
+    for (int32_t i = v->base[destination]; i < v->base[destination + 1] && rc == HKT_OK; i++) {
+        const struct hkt__step *s = hkt__vrf_step(v, i);
+
+        if (!hkt__is_rx(s->kind))
+            continue;
+        int32_t *head = &m->head[stream(s->peer, s->lane)];
+
+        if (*head == 0)
+            return hkt__vrf_fail(v, "%s: nothing is sent that it could receive", hkt__vrf_step_text(v, i).s);
+        const int32_t entry = *head - 1;
+
+        *head = m->next[entry];
+        rc = meet(v, v->tx[entry], i);
+    }
+    return rc;
+}
+
+static enum hkt_status match_destination(struct matcher *m, int32_t destination)
+{
+    struct hkt__vrf *v = m->v;
+    const int32_t first = v->tx_first[destination], end = v->tx_first[destination + 1];
+
+    for (int32_t entry = end - 1; entry >= first; entry--) {
+        int32_t *head = &m->head[stream(v->rank_of[v->tx[entry]], hkt__vrf_step(v, v->tx[entry])->lane)];
+
+        m->next[entry] = *head;
+        *head = entry + 1;
+    }
+    enum hkt_status rc = receive_all(m, destination);
+
+    for (int32_t entry = first; entry < end; entry++) {
+        const int32_t tx = v->tx[entry];
+
+        m->head[stream(v->rank_of[tx], hkt__vrf_step(v, tx)->lane)] = 0;
+        if (rc == HKT_OK && v->match[tx] < 0)
+            rc = hkt__vrf_fail(v, "%s: nothing receives it", hkt__vrf_step_text(v, tx).s);
+    }
+    return rc;
+}
+
+enum hkt_status hkt__vrf_match(struct hkt__vrf *v)
+{
+    struct matcher m = { .v = v };
+    enum hkt_status rc = sort_by_destination(v);
+
+    if (rc != HKT_OK)
+        return rc;
+    m.head = hkt__calloc((size_t)stream(v->nranks, 0), sizeof *m.head);
+    m.next = hkt__calloc((size_t)v->tx_first[v->nranks], sizeof *m.next);
+    if (m.head == NULL || m.next == NULL)
+        rc = hkt__vrf_nomem();
+    for (int32_t r = 0; r < v->nranks && rc == HKT_OK; r++)
+        rc = match_destination(&m, r);
+    hkt__free(m.head);
+    hkt__free(m.next);
+    return rc;
+}
