@@ -74,6 +74,7 @@ struct hkt__bind {
     int32_t channels;                /* replicas of the plan's lanes; slices are dealt round-robin */
     int32_t lane_first;              /* the plan's lane 0 is this channel lane */
     size_t scratch_pitch;            /* bytes between scratch slots */
+    bool empty_frames;               /* messages of no bytes are sent all the same, so that their stamps are compared */
     hkt__reduce_fn *reduce;          /* NULL for movement */
     hkt_op_function callback;        /* instead of reduce, for user operations */
     void *callback_arg;

@@ -189,11 +189,17 @@ static const struct hkt__operand *moving_operand(const struct hkt__plan *plan, c
 
 static enum hkt_status advance_entry(struct hkt__run *run, struct hkt__cursor *cursor, const struct hkt__entry *entry)
 {
+    const bool is_empty = cursor->total == 0 && run->bind.empty_frames;
+
     switch (entry->kind) {
     case HKT__SEND:
+        if (is_empty)
+            return hkt__step_signal(run, cursor);
         return hkt__step_send(run, cursor, entry, send_limit(run, cursor, entry));
     case HKT__RECV:
     case HKT__RECV_REDUCE:
+        if (is_empty)
+            return hkt__step_wait(run, cursor);
         return hkt__step_recv(run, cursor, entry);
     case HKT__SIGNAL:
         return hkt__step_signal(run, cursor);

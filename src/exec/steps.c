@@ -99,9 +99,20 @@ static struct hkt__chan *channel(const struct hkt__run *run, const struct hkt__c
     return table[queue->peer * run->env->lanes + lane];
 }
 
-static enum hkt_status publish(struct hkt__run *run, struct hkt__chan *chan, const struct hkt__room *room, size_t bytes)
+/** The stamp of a message: where block sizes differ by rank, its count is that of the message. */
+static struct hkt__stamp message_stamp(const struct hkt__run *run, const struct hkt__cursor *cursor)
 {
     struct hkt__stamp stamp = run->bind.stamp;
+
+    if (!run->plan->shape.uniform_blocks)
+        stamp.count = cursor->total / run->bind.elem_bytes;
+    return stamp;
+}
+
+static enum hkt_status publish(struct hkt__run *run, const struct hkt__cursor *cursor, struct hkt__chan *chan,
+                               const struct hkt__room *room, size_t bytes)
+{
+    struct hkt__stamp stamp = message_stamp(run, cursor);
 
     if (run->env->crc && bytes > 0)
         stamp.crc = hkt__crc32c(0, room->data, bytes);
@@ -146,7 +157,7 @@ enum hkt_status hkt__step_send(struct hkt__run *run, struct hkt__cursor *cursor,
         if (room.bytes < bytes)
             bytes = room.bytes - room.bytes % run->bind.elem_bytes;
         fill_frame(run, x, *cursor, room.data, bytes);
-        rc = publish(run, chan, &room, bytes);
+        rc = publish(run, cursor, chan, &room, bytes);
         if (rc != HKT_OK)
             return rc;
         hkt__segment_advance(run, x, cursor, bytes);
@@ -157,19 +168,19 @@ enum hkt_status hkt__step_send(struct hkt__run *run, struct hkt__cursor *cursor,
 }
 
 /** Look at the next frame and check that it belongs here. */
-static enum hkt_status next_frame(const struct hkt__run *run, struct hkt__chan *chan, size_t bytes_max,
+static enum hkt_status next_frame(const struct hkt__run *run, const struct hkt__cursor *cursor, struct hkt__chan *chan,
                                   struct hkt__view *out_view)
 {
-    const struct hkt__stamp *own = &run->bind.stamp;
+    const struct hkt__stamp own = message_stamp(run, cursor);
+    const size_t bytes_max = cursor->total - cursor->done;
     const enum hkt_status rc = chan->ops->rx_begin(chan, out_view);
 
     if (rc != HKT_OK)
         return rc;
     const struct hkt__stamp *stamp = &out_view->stamp;
 
-    if (stamp->op_seq != own->op_seq || stamp->call != own->call || stamp->count != own->count ||
-        stamp->root != own->root)
-        return hkt__stamp_mismatch(chan->peer, own, stamp);
+    if (stamp->op_seq != own.op_seq || stamp->call != own.call || stamp->count != own.count || stamp->root != own.root)
+        return hkt__stamp_mismatch(chan->peer, &own, stamp);
     if (out_view->bytes > bytes_max || (bytes_max > 0 && out_view->bytes == 0) ||
         out_view->bytes % run->bind.elem_bytes != 0)
         return hkt__fail_peer(HKT_ERR_CORRUPT, chan->peer, "a frame of %zu bytes from rank %d where %zu were left",
@@ -229,7 +240,7 @@ enum hkt_status hkt__step_recv(struct hkt__run *run, struct hkt__cursor *cursor,
 
     while (cursor->done < cursor->total) {
         struct hkt__view view;
-        const enum hkt_status rc = next_frame(run, chan, cursor->total - cursor->done, &view);
+        const enum hkt_status rc = next_frame(run, cursor, chan, &view);
 
         if (rc != HKT_OK)
             return rc == HKT_AGAIN && moved ? HKT_IN_PROGRESS : rc;
@@ -250,14 +261,14 @@ enum hkt_status hkt__step_signal(struct hkt__run *run, struct hkt__cursor *curso
     struct hkt__room room;
     const enum hkt_status rc = chan->ops->tx_begin(chan, 0, &room);
 
-    return rc != HKT_OK ? rc : publish(run, chan, &room, 0);
+    return rc != HKT_OK ? rc : publish(run, cursor, chan, &room, 0);
 }
 
 enum hkt_status hkt__step_wait(struct hkt__run *run, struct hkt__cursor *cursor)
 {
     struct hkt__chan *chan = channel(run, cursor, run->env->rx);
     struct hkt__view view;
-    const enum hkt_status rc = next_frame(run, chan, 0, &view);
+    const enum hkt_status rc = next_frame(run, cursor, chan, &view);
 
     if (rc == HKT_OK)
         chan->ops->rx_end(chan);

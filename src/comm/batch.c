@@ -1,0 +1,315 @@
+/* Running calls: one, the common case, or a batch from a group. In a batch each communicator works through its calls in
+ * order, a collective at a time and neighbouring sends and receives together; all communicators advance in turn, so one
+ * thread may drive several ranks. */
+#include <stdio.h>
+
+#include "comm/call.h"
+#include "core/mem.h"
+#include "exec/call.h"
+
+/** A communicator's share of a batch: calls[first..) of it, found by walking the batch. */
+struct share {
+    struct hkt_comm *comm;
+    size_t next;                 /* index in the batch where to look for its next call */
+    size_t phase_count;          /* calls of the phase in flight; 0: none */
+    bool is_p2p;                 /* what the phase is */
+    struct hkt__collective work;
+    struct hkt__call *p2p_calls; /* the phase's sends and receives, gathered */
+    enum hkt_status status;      /* first failure */
+    bool done;
+};
+
+/** Describe what an operation waits for and fail with TIMEOUT. */
+static enum hkt_status expired(const struct hkt_comm *comm, const char *waits, int peer)
+{
+    const char *transport = peer >= 0 ? hkt_comm_transport(comm, peer) : "";
+
+    return hkt__fail_peer(HKT_ERR_TIMEOUT, peer, "nothing moved for %lld ms (HOCKET_TIMEOUT): it %s%s%s",
+                          (long long)(comm->options.wait.timeout_ns / 1000000), waits, peer >= 0 ? " over " : "",
+                          transport);
+}
+
+/** After a poll that moved nothing: wait a little. OK: poll again. */
+static enum hkt_status wait_a_little(struct hkt_comm *comm, struct hkt__wait *wait)
+{
+    enum hkt__wait_advice advice;
+
+    if (hkt__comm_failed(comm) != HKT_OK)
+        return hkt__comm_report(comm);
+    advice = hkt__wait_idle(wait);
+    if (advice == HKT__WAIT_PARK)
+        hkt__comm_park(comm, wait->sleep_ns);
+    return advice == HKT__WAIT_EXPIRED ? HKT_ERR_TIMEOUT : HKT_OK;
+}
+
+static void count_waits(struct hkt_comm *comm, const struct hkt__wait *wait)
+{
+    comm->yields += wait->yielded;
+    comm->parks += wait->parked;
+}
+
+/** End a call that failed after it began: all ranks must know. */
+static enum hkt_status fail_call(struct hkt_comm *comm, const struct hkt__collective *work, enum hkt_status status)
+{
+    char call[192] = "send_recv";
+
+    if (work != NULL && work->record != NULL)
+        hkt__call_print(&work->bind.stamp, call, sizeof call);
+    if (hkt__comm_failed(comm) != HKT_OK)
+        return hkt__comm_report(comm);
+    return hkt__comm_fail_here(comm, status, call);
+}
+
+/** Start failed: UNSUPPORTED and INVALID are the same on all ranks and left no trace; the rest ends the communicator. */
+static enum hkt_status fail_start(struct hkt__collective *work, enum hkt_status status)
+{
+    struct hkt_comm *comm = work->call->comm;
+
+    hkt__collective_finish(work, status);
+    if (status == HKT_ERR_UNSUPPORTED || status == HKT_ERR_INVALID)
+        return status;
+    return fail_call(comm, work, status);
+}
+
+static enum hkt_status refuse_failed(const struct hkt_comm *comm)
+{
+    return hkt__fail(HKT_ERR_FAILED, "%s has failed before: %s", comm->name, hkt_comm_last_error(comm));
+}
+
+/** The common case: one collective, driven to its end. */
+static enum hkt_status run_one(struct hkt__call *call)
+{
+    struct hkt_comm *comm = call->comm;
+    struct hkt__collective work;
+    struct hkt__wait wait;
+    enum hkt_status rc;
+
+    if (hkt__comm_failed(comm) != HKT_OK)
+        return refuse_failed(comm);
+    rc = hkt__collective_start(&work, call);
+    if (rc < 0)
+        return fail_start(&work, rc);
+    hkt__wait_begin(&wait, &comm->options.wait);
+    while ((rc = hkt__collective_poll(&work)) > HKT_OK) {
+        if (rc == HKT_IN_PROGRESS) {
+            hkt__wait_moved(&wait);
+            continue;
+        }
+        rc = wait_a_little(comm, &wait);
+        if (rc < 0)
+            break;
+    }
+    count_waits(comm, &wait);
+    if (rc == HKT_ERR_TIMEOUT && hkt__comm_failed(comm) == HKT_OK) {
+        char waits[384] = "waits for its peers to connect";
+
+        if (work.state == HKT__COLLECTIVE_RUNNING)
+            hkt__run_describe(comm->run, waits, sizeof waits);
+        rc = expired(comm, waits, work.state == HKT__COLLECTIVE_RUNNING ? hkt__run_blocked_on(comm->run) : -1);
+    }
+    hkt__collective_finish(&work, rc);
+    return rc < 0 ? fail_call(comm, &work, rc) : HKT_OK;
+}
+
+/** Find the share's next phase and start it. */
+static enum hkt_status start_phase(struct share *share, struct hkt__call *calls, size_t count)
+{
+    size_t n = 0;
+
+    for (; share->next < count; share->next++) {
+        struct hkt__call *call = &calls[share->next];
+
+        if (call->comm != share->comm)
+            continue;
+        if (call->coll != HKT_SEND_RECV) {
+            if (n > 0)
+                break;
+            share->next++;
+            share->phase_count = 1;
+            share->is_p2p = false;
+            const enum hkt_status rc = hkt__collective_start(&share->work, call);
+
+            return rc < 0 ? fail_start(&share->work, rc) : HKT_OK;
+        }
+        share->p2p_calls[n++] = *call;
+    }
+    share->phase_count = n;
+    share->is_p2p = n > 0;
+    share->done = n == 0;
+    if (n == 0)
+        return HKT_OK;
+    const enum hkt_status rc = hkt__p2p_start(share->comm, share->p2p_calls, n);
+
+    return rc < 0 && rc != HKT_ERR_INVALID ? fail_call(share->comm, NULL, rc) : rc;
+}
+
+/** Advance one communicator. As hkt__run_poll; failures end the share. */
+static enum hkt_status poll_share(struct share *share, struct hkt__call *calls, size_t count)
+{
+    enum hkt_status rc;
+
+    if (hkt__comm_failed(share->comm) != HKT_OK)
+        return hkt__comm_report(share->comm);
+    if (share->phase_count == 0) {
+        rc = start_phase(share, calls, count);
+        if (rc < 0 || share->done)
+            return rc;
+    }
+    rc = share->is_p2p ? hkt__p2p_poll(share->comm) : hkt__collective_poll(&share->work);
+    if (rc == HKT_IN_PROGRESS || rc == HKT_AGAIN)
+        return rc;
+    if (!share->is_p2p)
+        hkt__collective_finish(&share->work, rc);
+    share->phase_count = 0;
+    return rc < 0 ? fail_call(share->comm, share->is_p2p ? NULL : &share->work, rc) : HKT_IN_PROGRESS;
+}
+
+static enum hkt_status share_expired(struct share *share)
+{
+    struct hkt_comm *comm = share->comm;
+    char waits[384] = "waits for its peers to connect";
+    int peer = -1;
+
+    if (share->is_p2p) {
+        hkt__p2p_describe(comm, waits, sizeof waits);
+    } else if (share->work.state == HKT__COLLECTIVE_RUNNING) {
+        hkt__run_describe(comm->run, waits, sizeof waits);
+        peer = hkt__run_blocked_on(comm->run);
+    }
+    return fail_call(comm, share->is_p2p ? NULL : &share->work, expired(comm, waits, peer));
+}
+
+static void end_share(struct share *share, enum hkt_status status)
+{
+    if (status < 0 && share->phase_count > 0 && !share->is_p2p && share->work.state != HKT__COLLECTIVE_DONE)
+        hkt__collective_finish(&share->work, status);
+    share->status = status;
+    share->done = true;
+}
+
+/** One round over all shares; returns how many are still at it, *out_moved when any got further. */
+static size_t poll_shares(struct share *shares, size_t nshares, struct hkt__call *calls, size_t count, bool *out_moved)
+{
+    size_t busy = 0;
+
+    *out_moved = false;
+    for (size_t i = 0; i < nshares; i++) {
+        if (shares[i].done)
+            continue;
+        const enum hkt_status rc = poll_share(&shares[i], calls, count);
+
+        if (rc < 0)
+            end_share(&shares[i], rc);
+        *out_moved |= rc != HKT_AGAIN;
+        busy += !shares[i].done;
+    }
+    return busy;
+}
+
+static enum hkt_status drive_shares(struct share *shares, size_t nshares, struct hkt__call *calls, size_t count)
+{
+    struct hkt__wait wait;
+    enum hkt_status first = HKT_OK;
+    bool moved;
+
+    hkt__wait_begin(&wait, &shares[0].comm->options.wait);
+    while (poll_shares(shares, nshares, calls, count, &moved) > 0) {
+        if (moved) {
+            hkt__wait_moved(&wait);
+            continue;
+        }
+        const enum hkt__wait_advice advice = hkt__wait_idle(&wait);
+
+        for (size_t i = 0; i < nshares && advice != HKT__WAIT_POLL; i++) {
+            if (shares[i].done)
+                continue;
+            if (advice == HKT__WAIT_EXPIRED) {
+                end_share(&shares[i], share_expired(&shares[i]));
+            } else {
+                /* Sleep on one of them only; the others are looked at again soon. */
+                hkt__comm_park(shares[i].comm, nshares > 1 ? 100000 : wait.sleep_ns);
+                break;
+            }
+        }
+    }
+    for (size_t i = 0; i < nshares; i++) {
+        if (shares[i].status < 0 && first == HKT_OK) {
+            first = shares[i].status;
+            if (hkt__comm_failed(shares[i].comm) != HKT_OK)
+                (void)hkt__comm_report(shares[i].comm);
+        }
+    }
+    return first;
+}
+
+static enum hkt_status run_many(struct hkt__call *calls, size_t count)
+{
+    struct share *shares = hkt__calloc(count, sizeof *shares);
+    struct hkt__call *p2p_calls = hkt__calloc(count, sizeof *p2p_calls);
+    size_t nshares = 0;
+    enum hkt_status rc;
+
+    if (shares == NULL || p2p_calls == NULL) {
+        rc = hkt__fail(HKT_ERR_NOMEM, "no memory for a group of %zu operations", count);
+        goto free_all;
+    }
+    /* Each share gathers its sends and receives in a stretch of p2p_calls as long as its share of the calls. */
+    for (size_t i = 0, used = 0; i < count; i++) {
+        size_t s = 0, own = 0;
+
+        while (s < nshares && shares[s].comm != calls[i].comm)
+            s++;
+        if (s < nshares)
+            continue;
+        for (size_t j = i; j < count; j++)
+            own += calls[j].comm == calls[i].comm;
+        shares[nshares++] = (struct share){.comm = calls[i].comm, .p2p_calls = p2p_calls + used};
+        used += own;
+    }
+    rc = drive_shares(shares, nshares, calls, count);
+
+free_all:
+    hkt__free(shares);
+    hkt__free(p2p_calls);
+    return rc;
+}
+
+void hkt__batch_tickets(const struct hkt__call *calls, size_t count, uint64_t *out_tickets)
+{
+    for (size_t i = 0; i < count; i++)
+        out_tickets[i] = hkt__turn_take(&calls[i].comm->turn);
+}
+
+enum hkt_status hkt__batch_run(struct hkt__call *calls, const uint64_t *tickets, size_t count)
+{
+    enum hkt_status rc;
+
+    /* A communicator's calls in the batch hold consecutive tickets: the turn of the first is the turn of all. */
+    for (size_t i = 0; i < count; i++) {
+        bool is_first = true;
+
+        for (size_t j = 0; j < i && is_first; j++)
+            is_first = calls[j].comm != calls[i].comm;
+        if (is_first)
+            hkt__turn_wait(&calls[i].comm->turn, tickets[i]);
+    }
+    rc = count == 1 && calls[0].coll != HKT_SEND_RECV ? run_one(calls) : run_many(calls, count);
+    for (size_t i = 0; i < count; i++)
+        hkt__turn_pass(&calls[i].comm->turn);
+    return rc;
+}
+
+enum hkt_status hkt__call_submit(struct hkt__call *call, struct hkt_stream *stream)
+{
+    const enum hkt_status rc = hkt__call_check(call);
+    uint64_t ticket;
+
+    if (hkt__group_is_open())
+        return rc < 0 ? hkt__group_spoil(rc) : hkt__group_add(call, stream);
+    if (rc < 0)
+        return rc;
+    if (stream != NULL)
+        return hkt__stream_enqueue(stream, call, 1);
+    hkt__batch_tickets(call, 1, &ticket);
+    return hkt__batch_run(call, &ticket, 1);
+}

@@ -1,0 +1,67 @@
+/* A call as the user made it, and the steps of its life: check, queue or run. */
+#ifndef HOCKET_COMM_CALL_H
+#define HOCKET_COMM_CALL_H
+
+#include "comm/comm_int.h"
+
+struct hkt__call {
+    enum hkt_coll coll;
+    enum hkt_dtype dtype;
+    enum hkt_op op;             /* HKT_OP_COUNT: none */
+    int root;                   /* -1: none; the peer of send and recv */
+    bool is_send;               /* of HKT_SEND_RECV */
+    bool in_place;              /* set by the check */
+    const void *in;
+    void *out;
+    size_t count;
+    struct hkt_blocks blocks;   /* v-variants; borrowed */
+    struct hkt_comm *comm;
+};
+
+/** Refuse what cannot work, before anything is sent; fills in_place. */
+HKT_NODISCARD enum hkt_status hkt__call_check(struct hkt__call *call);
+/** Check, then run now, or queue in the group or stream. */
+HKT_NODISCARD enum hkt_status hkt__call_submit(struct hkt__call *call, struct hkt_stream *stream);
+
+/** Calls that progress together, each communicator's in order; takes and passes turns itself. tickets[i] is the turn of
+ *  calls[i] on its communicator, taken by hkt__batch_tickets. Returns the first failure after all have ended. */
+void hkt__batch_tickets(const struct hkt__call *calls, size_t count, uint64_t *out_tickets);
+HKT_NODISCARD enum hkt_status hkt__batch_run(struct hkt__call *calls, const uint64_t *tickets, size_t count);
+
+/** True between group start and end on this thread. */
+bool hkt__group_is_open(void);
+HKT_NODISCARD enum hkt_status hkt__group_add(const struct hkt__call *call, struct hkt_stream *stream);
+/** A call inside the group was refused: the group's end reports it and runs nothing. Returns status. */
+enum hkt_status hkt__group_spoil(enum hkt_status status);
+/** Queue calls on a stream; copies them. */
+HKT_NODISCARD enum hkt_status hkt__stream_enqueue(struct hkt_stream *stream, const struct hkt__call *calls, size_t count);
+
+/** "all_reduce=ring,broadcast=chain" into forced[coll]; INVALID names what does not fit. NULL and "" force nothing. */
+HKT_NODISCARD enum hkt_status hkt__algo_list_parse(const char *list, const struct hkt__algo *forced[HKT_COLL_COUNT]);
+
+/* collective.c: one collective in flight on a communicator. */
+struct hkt__collective {
+    struct hkt__call *call;
+    struct hkt__cached_plan *cached;
+    const struct hkt__algo *algo;
+    struct hkt__bind bind;
+    struct hkt__record *record;
+    size_t own_count;           /* what grid.counts points at for the buffer with one block */
+    enum { HKT__COLLECTIVE_LINKING, HKT__COLLECTIVE_RUNNING, HKT__COLLECTIVE_DONE } state;
+};
+/** Choose, plan, bind. A failure here ends the communicator, except UNSUPPORTED and INVALID (nothing was sent). */
+HKT_NODISCARD enum hkt_status hkt__collective_start(struct hkt__collective *work, struct hkt__call *call);
+/** As hkt__run_poll. */
+HKT_NODISCARD enum hkt_status hkt__collective_poll(struct hkt__collective *work);
+/** Post-process and close the record; status is what the poll ended with. */
+enum hkt_status hkt__collective_finish(struct hkt__collective *work, enum hkt_status status);
+
+/* p2p.c: the sends and receives of a group on one communicator, all in flight together. */
+struct hkt__p2p;
+void hkt__p2p_destroy(struct hkt__p2p *p2p);
+/** Start calls[0..count), all HKT_SEND_RECV on comm; those to the own rank are done at once. */
+HKT_NODISCARD enum hkt_status hkt__p2p_start(struct hkt_comm *comm, struct hkt__call *calls, size_t count);
+HKT_NODISCARD enum hkt_status hkt__p2p_poll(struct hkt_comm *comm);
+void hkt__p2p_describe(const struct hkt_comm *comm, char *out_text, size_t bytes);
+
+#endif

@@ -1,0 +1,356 @@
+/* Making and freeing communicators. A rank that fails on the way still takes part in the exchange, with its error, so
+ * that all members fail together. */
+#include <stdio.h>
+#include <string.h>
+
+#include "comm/call.h"
+#include "comm/comm_int.h"
+#include "core/log.h"
+#include "core/mem.h"
+
+/** What each member tells the others when a communicator is made. */
+struct contribution {
+    int32_t status;
+    char text[252];
+    uint32_t bytes[HKT__TRANSPORTS_MAX];
+    unsigned char blobs[HKT__TRANSPORTS_MAX][HKT__TP_BLOB_MAX];
+};
+
+size_t hkt__comm_contribution_bytes(void)
+{
+    return sizeof(struct contribution);
+}
+
+static bool is_memory(const struct hkt__job *job, int t, unsigned flag)
+{
+    struct hkt__tp_caps caps;
+
+    job->tps[t]->ops->query(job->tps[t], &caps);
+    return (caps.flags & flag) != 0;
+}
+
+/** Each pair takes the first transport that both ends may use. Peers in this process are reached as other local ones are,
+ *  so that one window serves all: a second memory transport gives way to the last. */
+static enum hkt_status choose_routes(struct hkt_comm *comm)
+{
+    const struct hkt__job *job = comm->job;
+    struct hkt__routes *routes = &comm->routes;
+    int last_memory = -1;
+    char why[512];
+
+    for (int r = 0; r < comm->nranks; r++) {
+        const unsigned char *usable = job->usable + (size_t)comm->job_ranks[r] * HKT__TRANSPORTS_MAX;
+
+        routes->tp_of[r] = HKT__TP_NONE;
+        for (int t = 0; t < job->ntransports && routes->tp_of[r] == HKT__TP_NONE && r != comm->rank; t++)
+            if (job->tps[t] != NULL && usable[t])
+                routes->tp_of[r] = (unsigned char)t;
+        if (routes->tp_of[r] == HKT__TP_NONE && r != comm->rank) {
+            hkt__job_explain_unreachable(job, comm->job_ranks[r], why, sizeof why);
+            return hkt__fail_peer(HKT_ERR_UNSUPPORTED, r, "no transport reaches rank %d (%s): allow one on both sides "
+                                  "with HOCKET_TRANSPORT", r, why);
+        }
+        if (r != comm->rank && is_memory(job, routes->tp_of[r], HKT__TP_MEMORY) && routes->tp_of[r] > last_memory)
+            last_memory = routes->tp_of[r];
+    }
+    for (int r = 0; r < comm->nranks && last_memory >= 0; r++) {
+        const unsigned char *usable = job->usable + (size_t)comm->job_ranks[r] * HKT__TRANSPORTS_MAX;
+
+        if (r != comm->rank && usable[last_memory] && is_memory(job, routes->tp_of[r], HKT__TP_MEMORY))
+            routes->tp_of[r] = (unsigned char)last_memory;
+    }
+    return HKT_OK;
+}
+
+static void price_routes(struct hkt_comm *comm)
+{
+    struct hkt__routes *routes = &comm->routes;
+
+    routes->all_memory = routes->all_user = true;
+    for (int r = 0; r < comm->nranks; r++) {
+        struct hkt__tp_caps caps;
+
+        if (r == comm->rank)
+            continue;
+        struct hkt__tp *tp = comm->job->tps[routes->tp_of[r]];
+
+        tp->ops->query(tp, &caps);
+        routes->all_memory &= (caps.flags & HKT__TP_MEMORY) != 0;
+        routes->all_user &= (caps.flags & HKT__TP_USER) != 0;
+        if (caps.latency_ns > routes->latency_ns)
+            routes->latency_ns = caps.latency_ns;
+        if (caps.ns_per_byte > routes->ns_per_byte)
+            routes->ns_per_byte = caps.ns_per_byte;
+    }
+    /* Where ranks take turns on cores, a message costs a context switch: 5 us and more (measured with yielding ranks). */
+    if (comm->job->host_ranks > comm->job->cores && routes->latency_ns < 5000)
+        routes->latency_ns = 5000;
+}
+
+static enum hkt_status open_domains(struct hkt_comm *comm, struct contribution *own)
+{
+    const struct hkt__tp_members members = {
+        .comm_id = comm->id, .nranks = comm->nranks, .rank = comm->rank, .job_ranks = comm->job_ranks,
+        .lanes = HKT__COMM_LANES, .window_bytes = sizeof(struct hkt__window_head) + comm->env.scratch_bytes,
+        .crc = comm->options.crc};
+    enum hkt_status rc = choose_routes(comm);
+
+    for (int r = 0; r < comm->nranks && rc == HKT_OK; r++) {
+        const int t = comm->routes.tp_of[r];
+        size_t bytes = 0;
+
+        if (t == HKT__TP_NONE || comm->routes.doms[t] != NULL)
+            continue;
+        rc = comm->job->tps[t]->ops->dom_open(comm->job->tps[t], &members, &comm->routes.doms[t], own->blobs[t], &bytes);
+        if (rc == HKT_OK)
+            comm->routes.ndoms++;
+        own->bytes[t] = (uint32_t)bytes;
+    }
+    return rc;
+}
+
+static enum hkt_status connect_domain(struct hkt_comm *comm, int t, const struct contribution *all)
+{
+    const size_t n = (size_t)comm->nranks;
+    unsigned char *blobs = hkt__calloc(n, HKT__TP_BLOB_MAX), *use = hkt__calloc(n, 1);
+    size_t *bytes = hkt__calloc(n, sizeof *bytes);
+    enum hkt_status rc = HKT_OK;
+
+    if (blobs == NULL || use == NULL || bytes == NULL)
+        rc = hkt__fail(HKT_ERR_NOMEM, "no memory to connect %d ranks", comm->nranks);
+    for (size_t r = 0; r < n && rc == HKT_OK; r++) {
+        memcpy(blobs + r * HKT__TP_BLOB_MAX, all[r].blobs[t], HKT__TP_BLOB_MAX);
+        bytes[r] = all[r].bytes[t];
+        use[r] = comm->routes.tp_of[r] == t;
+    }
+    if (rc == HKT_OK)
+        rc = comm->routes.doms[t]->ops->dom_connect(comm->routes.doms[t], blobs, bytes, use);
+    hkt__free(blobs);
+    hkt__free(use);
+    hkt__free(bytes);
+    return rc;
+}
+
+/** The windows of all peers, when all can be addressed; the own one then is a window too. */
+static enum hkt_status map_windows(struct hkt_comm *comm)
+{
+    struct hkt__window_head **windows = hkt__calloc((size_t)comm->nranks, sizeof *windows);
+
+    if (windows == NULL)
+        return hkt__fail(HKT_ERR_NOMEM, "no memory for a communicator");
+    comm->env.windows = windows;
+    for (int r = 0; r < comm->nranks && comm->nranks > 1; r++) {
+        const int t = comm->routes.tp_of[r == comm->rank ? (r + 1) % comm->nranks : r];
+
+        if (comm->routes.all_memory)
+            windows[r] = comm->routes.doms[t]->ops->window(comm->routes.doms[t], r);
+    }
+    return HKT_OK;
+}
+
+static enum hkt_status connect_members(struct hkt_comm *comm, const struct hkt__comm_params *params,
+                                       enum hkt_status status)
+{
+    struct contribution *all = hkt__calloc((size_t)comm->nranks + 1, sizeof *all);
+    enum hkt_status rc;
+
+    if (all == NULL)
+        return hkt__fail(HKT_ERR_NOMEM, "no memory to connect %d ranks", comm->nranks);
+    struct contribution *own = &all[comm->nranks];
+
+    own->status = status < 0 ? status : open_domains(comm, own);
+    if (own->status < 0)
+        snprintf(own->text, sizeof own->text, "%s", hkt_last_error());
+    rc = params->exchange(params->exchange_arg, own, sizeof *own, all);
+    for (int r = 0; r < comm->nranks && rc == HKT_OK; r++)
+        if (all[r].status < 0)
+            rc = hkt__fail_peer((enum hkt_status)all[r].status, r, "rank %d could not make %s: %.*s", r, comm->name,
+                                (int)sizeof all[r].text, all[r].text);
+    for (int t = 0; t < HKT__TRANSPORTS_MAX && rc == HKT_OK; t++)
+        if (comm->routes.doms[t] != NULL)
+            rc = connect_domain(comm, t, all);
+    hkt__free(all);
+    if (rc == HKT_OK)
+        price_routes(comm);
+    return rc == HKT_OK ? map_windows(comm) : rc;
+}
+
+static enum hkt_status read_options(struct hkt_comm *comm, const struct hkt_config *config)
+{
+    const struct hkt__settings *settings = comm->job->settings;
+    static const struct hkt_config none = HKT_CONFIG_INIT;
+    const struct hkt_config *c = config != NULL ? config : &none;
+    struct hkt__comm_options *options = &comm->options;
+    const int64_t timeout_ms = c->timeout_ms > 0 ? c->timeout_ms : settings->timeout_ms;
+
+    if (c->struct_bytes != sizeof *c || c->timeout_ms < 0 || c->lanes < 0 || c->lanes > HKT__COLL_LANES)
+        return hkt__fail(HKT_ERR_INVALID, "hkt_config: start from HKT_CONFIG_INIT; timeout_ms >= 0, lanes 0..%d (got "
+                         "struct_bytes %zu, timeout_ms %lld, lanes %d)", HKT__COLL_LANES, c->struct_bytes,
+                         (long long)c->timeout_ms, c->lanes);
+    options->wait.timeout_ns = timeout_ms * 1000000;
+    hkt__wait_policy_init(&options->wait, settings->spin, settings->yield, comm->job->host_ranks, comm->job->cores);
+    options->slice_bytes = c->slice_bytes > 0 ? c->slice_bytes : (size_t)settings->slice_bytes;
+    options->channels = c->lanes > 0 ? c->lanes : (int)settings->lanes;
+    if (options->channels > HKT__COLL_LANES)
+        options->channels = HKT__COLL_LANES;
+    options->crc = c->crc != 0 ? c->crc > 0 : settings->crc != 0;
+    if (c->name != NULL)
+        snprintf(comm->name, sizeof comm->name, "%s", c->name);
+    else
+        snprintf(comm->name, sizeof comm->name, "comm%u", comm->id);
+    return hkt__algo_list_parse(c->algo != NULL ? c->algo : settings->algo, options->forced);
+}
+
+static enum hkt_status allocate(struct hkt_comm *comm, const struct hkt__comm_params *params)
+{
+    const size_t n = (size_t)comm->nranks;
+
+    comm->job_ranks = hkt__calloc(n, sizeof(int32_t));
+    comm->routes.tp_of = hkt__calloc(n, 1);
+    comm->env.tx = hkt__calloc(n * HKT__COMM_LANES, sizeof *comm->env.tx);
+    comm->env.rx = hkt__calloc(n * HKT__COMM_LANES, sizeof *comm->env.rx);
+    comm->plans.table = hkt__calloc(HKT__PLANS_MAX, sizeof *comm->plans.table);
+    comm->user_ops = hkt__calloc(HKT__USER_OPS_MAX, sizeof *comm->user_ops);
+    if (comm->job_ranks == NULL || comm->routes.tp_of == NULL || comm->env.tx == NULL || comm->env.rx == NULL ||
+        comm->plans.table == NULL || comm->user_ops == NULL)
+        return hkt__fail(HKT_ERR_NOMEM, "no memory for a communicator of %d ranks", comm->nranks);
+    memcpy(comm->job_ranks, params->job_ranks, n * sizeof(int32_t));
+    comm->env.nranks = comm->nranks;
+    comm->env.rank = comm->rank;
+    comm->env.lanes = HKT__COMM_LANES;
+    comm->env.scratch_bytes = (size_t)comm->job->settings->scratch_bytes;
+    comm->env.window_bytes = sizeof(struct hkt__window_head) + comm->env.scratch_bytes;
+    comm->env.scratch = hkt__calloc_line(1, comm->env.scratch_bytes);
+    if (comm->env.scratch == NULL)
+        return hkt__fail(HKT_ERR_NOMEM, "no memory for %zu bytes of scratch (HOCKET_SCRATCH_BYTES)",
+                         comm->env.scratch_bytes);
+    const enum hkt_status rc = hkt__run_create(&comm->env, &comm->run);
+
+    return rc < 0 ? rc : hkt__recorder_init(&comm->recorder, comm->job->settings->recorder);
+}
+
+enum hkt_status hkt__comm_create(const struct hkt__comm_params *params, struct hkt_comm **out_comm)
+{
+    struct hkt_comm *comm = hkt__calloc(1, sizeof *comm);
+    enum hkt_status rc;
+
+    if (comm == NULL)
+        return hkt__fail(HKT_ERR_NOMEM, "no memory for a communicator");
+    comm->job = params->job;
+    comm->id = params->id;
+    comm->rank = params->rank;
+    comm->nranks = params->nranks;
+    pthread_mutex_init(&comm->failure.lock, NULL);
+    rc = hkt__turn_init(&comm->turn);
+    if (rc < 0) {
+        pthread_mutex_destroy(&comm->failure.lock);
+        hkt__free(comm);
+        return rc;
+    }
+    rc = allocate(comm, params);
+    if (rc == HKT_OK)
+        rc = read_options(comm, params->config);
+    const bool is_listed = rc == HKT_OK;
+
+    /* From here on members may fail the communicator: it must hear of it. */
+    if (is_listed)
+        hkt__job_enter(comm->job, comm);
+    rc = connect_members(comm, params, rc);
+    if (rc < 0) {
+        if (is_listed)
+            hkt__job_forget(comm->job, comm);
+        hkt__comm_free(comm);
+        return rc;
+    }
+    comm->env.crc = comm->options.crc;
+    atomic_store_explicit(&comm->is_open, 1, memory_order_release); /* O1: publishes the routes */
+    hkt__job_hold(comm->job);
+    *out_comm = comm;
+    return HKT_OK;
+}
+
+void hkt__comm_free(struct hkt_comm *comm)
+{
+    if (comm == NULL)
+        return;
+    hkt__p2p_destroy(comm->p2p);
+    hkt__plans_fini(&comm->plans);
+    hkt__run_destroy(comm->run);
+    hkt__recorder_fini(&comm->recorder);
+    for (int t = 0; t < HKT__TRANSPORTS_MAX; t++)
+        if (comm->routes.doms[t] != NULL)
+            comm->routes.doms[t]->ops->dom_close(comm->routes.doms[t]);
+    hkt__turn_fini(&comm->turn);
+    pthread_mutex_destroy(&comm->failure.lock);
+    hkt__free((void *)(uintptr_t)comm->env.windows);
+    hkt__free(comm->env.scratch);
+    hkt__free(comm->env.tx);
+    hkt__free(comm->env.rx);
+    hkt__free(comm->routes.tp_of);
+    hkt__free(comm->user_ops);
+    hkt__free(comm->job_ranks);
+    hkt__free(comm->displs);
+    hkt__free(comm->temp);
+    hkt__free(comm);
+}
+
+void hkt__comm_park(struct hkt_comm *comm, int64_t timeout_ns)
+{
+    /* With several transports a sleeper on one would miss the others: then it sleeps briefly. */
+    const int64_t bound_ns = comm->routes.ndoms > 1 && timeout_ns > 100000 ? 100000 : timeout_ns;
+
+    for (int t = 0; t < HKT__TRANSPORTS_MAX; t++) {
+        if (comm->routes.doms[t] != NULL) {
+            comm->routes.doms[t]->ops->park(comm->routes.doms[t], bound_ns);
+            return;
+        }
+    }
+}
+
+enum hkt_status hkt_comm_destroy(struct hkt_comm *comm)
+{
+    if (comm == NULL)
+        return HKT_OK;
+    hkt__turn_drain(&comm->turn);
+    const enum hkt_status rc = hkt__comm_report(comm);
+    struct hkt__job *job = comm->job;
+
+    hkt__job_forget(job, comm);
+    hkt__comm_free(comm);
+    hkt__job_release(job);
+    return rc;
+}
+
+void hkt_comm_abort(struct hkt_comm *comm)
+{
+    if (comm == NULL)
+        return;
+    hkt_comm_revoke(comm);
+    /* Operations in flight on streams end with the revocation; the destroy waits for just that. */
+    (void)!hkt_comm_destroy(comm);
+}
+
+int hkt_comm_rank(const struct hkt_comm *comm)
+{
+    return comm->rank;
+}
+
+int hkt_comm_size(const struct hkt_comm *comm)
+{
+    return comm->nranks;
+}
+
+const char *hkt_comm_transport(const struct hkt_comm *comm, int peer)
+{
+    if (peer < 0 || peer >= comm->nranks)
+        return NULL;
+    return peer == comm->rank ? "self" : comm->job->tps[comm->routes.tp_of[peer]]->ops->name;
+}
+
+void hkt_comm_get_stats(const struct hkt_comm *comm, struct hkt_comm_stats *out_stats)
+{
+    *out_stats = (struct hkt_comm_stats){.ops = comm->recorder.finished, .bytes_sent = comm->env.bytes_sent,
+                                         .bytes_received = comm->env.bytes_received,
+                                         .bytes_direct = comm->env.bytes_direct, .plans_built = comm->plans.built,
+                                         .yields = comm->yields, .parks = comm->parks};
+}

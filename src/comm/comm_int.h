@@ -1,0 +1,152 @@
+/* The communicator and what hangs on it. Each part has a file of its own: failure.c, recorder.c, plans.c, turn.c. */
+#ifndef HOCKET_COMM_COMM_INT_H
+#define HOCKET_COMM_COMM_INT_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "algos/registry.h"
+#include "comm/job.h"
+#include "comm/recorder.h"
+#include "exec/exec.h"
+#include "exec/wait.h"
+#include "hocket/coll.h"
+
+#define HKT__COLL_LANES 4                    /* lanes that collectives may use, replicas included */
+#define HKT__P2P_LANE HKT__COLL_LANES        /* point-to-point has a lane of its own: neither blocks the other */
+#define HKT__COMM_LANES (HKT__COLL_LANES + 1)
+#define HKT__PLANS_MAX 256                   /* plans kept per communicator; the oldest gives way */
+#define HKT__USER_OPS_MAX (HKT_OP_LAST - HKT_OP_USER + 1)
+
+/** First cause of a communicator's failure, kept once. */
+struct hkt__failure {
+    _Atomic int status;                      /* enum hkt_status; release F1 after error is written, acquire F2 by readers */
+    pthread_mutex_t lock;                    /* one writer at a time */
+    struct hkt__error error;
+};
+
+/** A cached plan and whether its channels are open. */
+struct hkt__cached_plan {
+    uint64_t key;                            /* 0: free */
+    struct hkt__plan *plan;
+    int32_t links_open;                      /* of hkt__plan_links * channels */
+};
+
+struct hkt__plans {
+    struct hkt__cached_plan *table;          /* [HKT__PLANS_MAX], open addressing */
+    int count;
+    uint64_t built;
+};
+
+/** Operations on one communicator run in the order of their calls, whichever thread runs them. */
+struct hkt__turn {
+    _Atomic uint64_t next, serving;          /* tickets given out; ticket whose turn it is (release T1, acquire T2) */
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    _Atomic int waiters;
+};
+
+struct hkt__user_op {
+    int used;
+    hkt_op_function function;                /* NULL: pre-multiplied sum */
+    void *arg;
+    enum hkt_dtype dtype;                    /* of the scalar */
+    unsigned char scalar[8];
+};
+
+/** Which transport serves whom. */
+struct hkt__routes {
+    unsigned char *tp_of;                    /* [nranks]: index into job->tps, HKT__TP_NONE for the own rank */
+    struct hkt__tp_dom *doms[HKT__TRANSPORTS_MAX];
+    int ndoms;
+    bool all_memory, all_user;               /* every peer's window, every peer's memory is addressable */
+    double latency_ns, ns_per_byte;          /* of the slowest transport in use */
+};
+
+struct hkt__comm_options {
+    struct hkt__wait_policy wait;
+    size_t slice_bytes;
+    int channels;
+    bool crc;
+    const struct hkt__algo *forced[HKT_COLL_COUNT];
+};
+
+struct hkt_comm {
+    struct hkt__job *job;
+    struct hkt_comm *job_next;
+    uint32_t id;
+    char name[48];
+    _Atomic int is_open;                     /* release O1 when the routes are made, acquire O2 before waking them */
+    int rank, nranks;
+    int32_t *job_ranks;                      /* [nranks] */
+    struct hkt__comm_options options;
+    struct hkt__routes routes;
+    struct hkt__exec_env env;
+    struct hkt__run *run;
+    struct hkt__plans plans;
+    struct hkt__recorder recorder;
+    struct hkt__failure failure;
+    struct hkt__turn turn;
+    struct hkt__user_op *user_ops;           /* [HKT__USER_OPS_MAX] */
+    struct hkt__p2p *p2p;                    /* point-to-point state, made at first use */
+    size_t *displs;                          /* packed displacements of the current v-variant; made at first use */
+    void *temp;                              /* input of pre-multiplied sums that have no output to hold it; kept */
+    size_t temp_bytes;
+    uint32_t op_seq;                         /* collectives started */
+    uint64_t yields, parks;
+};
+
+/** What a communicator is made of. */
+struct hkt__comm_params {
+    struct hkt__job *job;
+    uint32_t id;
+    int nranks, rank;
+    const int32_t *job_ranks;                /* copied */
+    const struct hkt_config *config;         /* NULL: defaults */
+    hkt__exchange_fn *exchange;              /* all-gather among the members, for addresses */
+    void *exchange_arg;
+};
+HKT_NODISCARD enum hkt_status hkt__comm_create(const struct hkt__comm_params *params, struct hkt_comm **out_comm);
+/** Bytes each member exchanges while a communicator is made. */
+size_t hkt__comm_contribution_bytes(void);
+/** Free without a word to peers. */
+void hkt__comm_free(struct hkt_comm *comm);
+
+/* failure.c */
+/** Keep `error` as first cause unless there is one; wakes sleepers of this process. Any thread. */
+void hkt__comm_fail(struct hkt_comm *comm, const struct hkt__error *error);
+/** A failure this thread has recorded ends the communicator on all ranks: put context in front, keep it, tell peers.
+ *  Returns the status of the first cause, which may be another one. */
+enum hkt_status hkt__comm_fail_here(struct hkt_comm *comm, enum hkt_status status, const char *context);
+/** Monitor thread: something failed in the job; takes what concerns this communicator. */
+void hkt__comm_on_event(struct hkt_comm *comm, const struct hkt__boot_event *event);
+/** The calling thread's error becomes the communicator's first cause; returns its status. */
+enum hkt_status hkt__comm_report(const struct hkt_comm *comm);
+static inline int hkt__comm_failed(const struct hkt_comm *comm)
+{
+    return atomic_load_explicit(&comm->failure.status, memory_order_acquire); /* F2 */
+}
+
+/* turn.c */
+enum hkt_status hkt__turn_init(struct hkt__turn *turn);
+void hkt__turn_fini(struct hkt__turn *turn);
+uint64_t hkt__turn_take(struct hkt__turn *turn);
+void hkt__turn_wait(struct hkt__turn *turn, uint64_t ticket);
+void hkt__turn_pass(struct hkt__turn *turn);
+/** Wait until every ticket given out has been served. */
+void hkt__turn_drain(struct hkt__turn *turn);
+
+/* plans.c */
+/** Find or make the plan of an algorithm for this rank; the pointer holds until the next call of this function. */
+HKT_NODISCARD enum hkt_status hkt__plans_get(struct hkt_comm *comm, const struct hkt__algo *algo, int root, bool in_place,
+                                             struct hkt__cached_plan **out_cached);
+void hkt__plans_fini(struct hkt__plans *plans);
+/** Open the channels of a plan; IN_PROGRESS until peers have answered: call again. */
+HKT_NODISCARD enum hkt_status hkt__plans_link(struct hkt_comm *comm, struct hkt__cached_plan *cached, int channels);
+/** Open one lane to a peer. */
+HKT_NODISCARD enum hkt_status hkt__comm_link(struct hkt_comm *comm, int peer, int lane);
+
+/** Sleep on the communicator's transports. */
+void hkt__comm_park(struct hkt_comm *comm, int64_t timeout_ns);
+
+#endif

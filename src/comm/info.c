@@ -1,0 +1,93 @@
+/* What this build and machine offer. */
+#include "hocket/info.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "comm/call.h"
+#include "core/settings.h"
+
+int hkt_version(void)
+{
+    return HKT_VERSION_MAJOR * 10000 + HKT_VERSION_MINOR * 100 + HKT_VERSION_PATCH;
+}
+
+static void transport_feature(const struct hkt__tp_ops *ops, struct hkt_feature *out)
+{
+    static _Thread_local char why[HKT__ERROR_TEXT_MAX];
+    const struct hkt__settings *settings;
+    enum hkt_status rc = hkt__settings_get(&settings);
+
+    if (rc == HKT_OK)
+        rc = ops->probe(settings);
+    snprintf(why, sizeof why, "%s", rc == HKT_OK ? ops->summary : hkt_last_error());
+    *out = (struct hkt_feature){.kind = "transport", .name = ops->name, .present = rc == HKT_OK, .reason = why};
+}
+
+/** CPU features by kernel set; then modules that this build does not have. */
+static const struct {
+    const char *kind, *name, *yes, *no;
+    int isa;
+} fixed[] = {
+    {"cpu", "sse2", "16-byte kernels", "the CPU lacks SSE2: plain C kernels are used", HKT__ISA_SSE2},
+    {"cpu", "avx2", "32-byte kernels", "not offered by this CPU or capped by HOCKET_ISA", HKT__ISA_AVX2},
+    {"cpu", "avx512", "64-byte kernels", "not offered by this CPU or capped by HOCKET_ISA", HKT__ISA_AVX512},
+    {"module", "cuda", "", "this version works on host memory only", HKT__ISA_COUNT},
+    {"module", "verbs", "", "this version has no InfiniBand verbs transport; use tcp over the same network",
+     HKT__ISA_COUNT},
+    {"module", "ucx", "", "this version has no UCX transport; use shm and tcp", HKT__ISA_COUNT},
+};
+
+enum hkt_status hkt_feature_get(int index, struct hkt_feature *out_feature)
+{
+    int i = index;
+
+    for (int t = 0; i >= 0 && hkt__transport_get(t) != NULL; t++) {
+        if (i-- == 0) {
+            transport_feature(hkt__transport_get(t), out_feature);
+            return HKT_OK;
+        }
+    }
+    if (i < 0 || i >= (int)(sizeof fixed / sizeof fixed[0]))
+        return hkt__fail(HKT_ERR_INVALID, "hkt_feature_get: there is no feature %d", index);
+    const bool present = fixed[i].isa <= (int)hkt__isa_best();
+
+    *out_feature = (struct hkt_feature){.kind = fixed[i].kind, .name = fixed[i].name, .present = present,
+                                        .reason = present ? fixed[i].yes : fixed[i].no};
+    return HKT_OK;
+}
+
+/** One "coll=algo" of a list. */
+static enum hkt_status parse_choice(const char *text, size_t bytes, const struct hkt__algo *forced[HKT_COLL_COUNT])
+{
+    char choice[128];
+    enum hkt_coll coll;
+    char *equals;
+
+    snprintf(choice, sizeof choice, "%.*s", (int)bytes, text);
+    equals = strchr(choice, '=');
+    if (equals == NULL)
+        return hkt__fail(HKT_ERR_INVALID, "algorithm list: \"%s\" is not COLLECTIVE=ALGORITHM (HOCKET_ALGO, config.algo)",
+                         choice);
+    *equals = '\0';
+    const enum hkt_status rc = hkt_coll_parse(choice, &coll);
+
+    if (rc < 0)
+        return hkt__error_context(rc, "algorithm list");
+    forced[coll] = hkt__algo_find(coll, equals + 1);
+    return forced[coll] == NULL ? hkt__error_context(HKT_ERR_INVALID, "algorithm list") : HKT_OK;
+}
+
+enum hkt_status hkt__algo_list_parse(const char *list, const struct hkt__algo *forced[HKT_COLL_COUNT])
+{
+    enum hkt_status rc = HKT_OK;
+
+    while (list != NULL && *list != '\0' && rc == HKT_OK) {
+        const size_t bytes = strcspn(list, ",");
+
+        if (bytes > 0)
+            rc = parse_choice(list, bytes, forced);
+        list += bytes + (list[bytes] == ',');
+    }
+    return rc;
+}

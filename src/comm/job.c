@@ -1,0 +1,354 @@
+/* Setting a job up: meet, open transports, find out who reaches whom, agree. No rank decides alone: a transport serves a
+ * pair only when both its ends said so, and a rank that fails on the way still takes part in the exchanges, so that all
+ * ranks fail together and say why. */
+#include "comm/job.h"
+
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+#include "comm/comm_int.h"
+#include "core/clock.h"
+#include "core/log.h"
+#include "core/mem.h"
+#include "core/siphash.h"
+
+/** What each rank tells all others about itself. */
+struct introduction {
+    int32_t status;                       /* < 0: this rank cannot go on */
+    char text[256];                       /* why */
+    uint64_t host;                        /* equal on ranks of one host */
+    uint32_t blob_bytes[HKT__TRANSPORTS_MAX];
+    cpu_set_t cpus;
+};
+
+static uint64_t host_identity(void)
+{
+    static const unsigned char key[16] = "hocket host key";
+    char text[512] = "";
+    FILE *file = fopen("/proc/sys/kernel/random/boot_id", "re");
+    size_t used = 0;
+
+    if (file != NULL) {
+        used = fread(text, 1, 64, file);
+        fclose(file);
+    }
+    gethostname(text + used, sizeof text - used - 1);
+    return hkt__siphash(key, text, strlen(text));
+}
+
+static enum hkt_status open_transports(struct hkt__job *job, const struct hkt__boot_id *id, const char *allowed)
+{
+    const struct hkt__tp_params params = {.job_rank = job->rank, .job_nranks = job->nranks, .token = id->token,
+                                          .settings = job->settings, .abort_word = &job->aborted};
+    const struct hkt__tp_ops *ops;
+
+    for (int t = 0; t < HKT__TRANSPORTS_MAX && (ops = hkt__transport_get(t)) != NULL; t++) {
+        const struct hkt__tp_ops *faulty = hkt__faulty_wrap(ops, job->settings);
+        bool use = false;
+        enum hkt_status rc = hkt__transport_allowed(allowed, ops->name, &use);
+
+        job->ntransports = t + 1;
+        if (rc < 0)
+            return rc;
+        if (!use)
+            continue;
+        if (ops->probe(job->settings) < 0) {
+            hkt__log(HKT__SUB_TRANSPORT, HKT__LOG_INFO, "%s is not usable: %s", ops->name, hkt_last_error());
+            continue;
+        }
+        rc = (faulty != NULL ? faulty : ops)->open(&params, &job->tps[t]);
+        if (rc < 0)
+            return hkt__error_context(rc, "transport %s", ops->name);
+    }
+    return HKT_OK;
+}
+
+/** The first rank that could not go on fails everybody, with its own words. */
+static enum hkt_status check_introductions(const struct introduction *all, int nranks)
+{
+    for (int r = 0; r < nranks; r++)
+        if (all[r].status < 0)
+            return hkt__fail_peer((enum hkt_status)all[r].status, r, "rank %d could not join: %.*s", r,
+                                  (int)sizeof all[r].text, all[r].text);
+    return HKT_OK;
+}
+
+static void count_host(struct hkt__job *job, const struct introduction *all)
+{
+    cpu_set_t cpus;
+
+    CPU_ZERO(&cpus);
+    job->host_ranks = 0;
+    for (int r = 0; r < job->nranks; r++) {
+        if (all[r].host != all[job->rank].host)
+            continue;
+        job->host_ranks++;
+        CPU_OR(&cpus, &cpus, &all[r].cpus);
+    }
+    job->cores = CPU_COUNT(&cpus) > 0 ? CPU_COUNT(&cpus) : 1;
+}
+
+static enum hkt_status introduce(struct hkt__job *job, enum hkt_status status, struct introduction *all,
+                                 unsigned char *blobs)
+{
+    struct introduction own = {.status = status, .host = host_identity()};
+    unsigned char *blob = blobs + (size_t)job->rank * HKT__TRANSPORTS_MAX * HKT__TP_BLOB_MAX;
+    enum hkt_status rc;
+
+    if (sched_getaffinity(0, sizeof own.cpus, &own.cpus) != 0)
+        CPU_ZERO(&own.cpus);
+    for (int t = 0; t < job->ntransports && own.status >= 0; t++) {
+        size_t bytes = 0;
+
+        if (job->tps[t] == NULL)
+            continue;
+        own.status = job->tps[t]->ops->address(job->tps[t], blob + t * HKT__TP_BLOB_MAX, &bytes);
+        own.blob_bytes[t] = (uint32_t)bytes;
+    }
+    if (own.status < 0)
+        snprintf(own.text, sizeof own.text, "%s", hkt_last_error());
+    rc = hkt__boot_all_gather(job->boot, &own, sizeof own, all);
+    if (rc < 0)
+        return rc;
+    rc = check_introductions(all, job->nranks);
+    if (rc < 0)
+        return rc;
+    unsigned char *mine = hkt__calloc(HKT__TRANSPORTS_MAX, HKT__TP_BLOB_MAX);
+
+    if (mine == NULL)
+        return hkt__fail(HKT_ERR_NOMEM, "no memory to exchange addresses");
+    memcpy(mine, blob, (size_t)HKT__TRANSPORTS_MAX * HKT__TP_BLOB_MAX);
+    rc = hkt__boot_all_gather(job->boot, mine, (size_t)HKT__TRANSPORTS_MAX * HKT__TP_BLOB_MAX, blobs);
+    hkt__free(mine);
+    return rc;
+}
+
+/** Addresses of one transport, gathered out of the blobs of all. */
+struct address_view {
+    unsigned char *blobs;
+    size_t *bytes;
+    unsigned char *ok;
+};
+
+static enum hkt_status reach_all(struct hkt__job *job, const struct introduction *all, const unsigned char *blobs,
+                                 struct address_view *view, unsigned char *ok)
+{
+    const int64_t deadline_ns = hkt__now_ns() + job->settings->init_timeout_ms * 1000000;
+
+    for (int t = 0; t < job->ntransports; t++) {
+        if (job->tps[t] == NULL)
+            continue;
+        for (int r = 0; r < job->nranks; r++) {
+            view->bytes[r] = all[r].blob_bytes[t];
+            memcpy(view->blobs + (size_t)r * HKT__TP_BLOB_MAX,
+                   blobs + ((size_t)r * HKT__TRANSPORTS_MAX + (size_t)t) * HKT__TP_BLOB_MAX, HKT__TP_BLOB_MAX);
+        }
+        memset(view->ok, 0, (size_t)job->nranks);
+        const enum hkt_status rc = job->tps[t]->ops->reach(job->tps[t], view->blobs, view->bytes, deadline_ns, view->ok);
+
+        if (rc < 0)
+            return hkt__error_context(rc, "transport %s", job->tps[t]->ops->name);
+        for (int r = 0; r < job->nranks; r++)
+            ok[(size_t)r * HKT__TRANSPORTS_MAX + (size_t)t] = view->bytes[r] > 0 && view->ok[r];
+    }
+    return HKT_OK;
+}
+
+/** Exchange what each rank reaches; a pair may use what both ends reach. */
+static enum hkt_status vote(struct hkt__job *job, enum hkt_status status, const unsigned char *ok)
+{
+    const size_t row = (size_t)job->nranks * HKT__TRANSPORTS_MAX;
+    unsigned char *mine = hkt__calloc(1, row + 1), *table = hkt__calloc((size_t)job->nranks, row + 1);
+    enum hkt_status rc = HKT_OK;
+
+    if (mine == NULL || table == NULL) {
+        rc = hkt__fail(HKT_ERR_NOMEM, "no memory to agree on transports");
+        goto free_tables;
+    }
+    memcpy(mine, ok, row);
+    mine[row] = status < 0;
+    rc = hkt__boot_all_gather(job->boot, mine, row + 1, table);
+    if (rc < 0 || status < 0)
+        goto free_tables;
+    for (int r = 0; r < job->nranks; r++) {
+        const unsigned char *theirs = table + (size_t)r * (row + 1);
+
+        if (theirs[row]) {
+            rc = hkt__fail_peer(HKT_ERR_FAILED, r, "rank %d failed to set up its transports; its own error says why", r);
+            goto free_tables;
+        }
+        for (size_t t = 0; t < HKT__TRANSPORTS_MAX; t++)
+            job->usable[(size_t)r * HKT__TRANSPORTS_MAX + t] =
+                ok[(size_t)r * HKT__TRANSPORTS_MAX + t] && theirs[(size_t)job->rank * HKT__TRANSPORTS_MAX + t];
+    }
+
+free_tables:
+    hkt__free(mine);
+    hkt__free(table);
+    return status < 0 ? status : rc;
+}
+
+static enum hkt_status set_up_transports(struct hkt__job *job, const struct hkt__boot_id *id, const char *allowed)
+{
+    const size_t n = (size_t)job->nranks;
+    struct introduction *all = hkt__calloc(n, sizeof *all);
+    unsigned char *blobs = hkt__calloc(n * HKT__TRANSPORTS_MAX, HKT__TP_BLOB_MAX);
+    unsigned char *ok = hkt__calloc(n, HKT__TRANSPORTS_MAX);
+    struct address_view view = {hkt__calloc(n, HKT__TP_BLOB_MAX), hkt__calloc(n, sizeof(size_t)), hkt__calloc(n, 1)};
+    enum hkt_status rc;
+
+    if (all == NULL || blobs == NULL || ok == NULL || view.blobs == NULL || view.bytes == NULL || view.ok == NULL) {
+        rc = hkt__fail(HKT_ERR_NOMEM, "no memory to introduce %d ranks", job->nranks);
+        goto free_all;
+    }
+    rc = introduce(job, open_transports(job, id, allowed), all, blobs);
+    if (rc < 0)
+        goto free_all;
+    count_host(job, all);
+    rc = vote(job, reach_all(job, all, blobs, &view, ok), ok);
+
+free_all:
+    hkt__free(all);
+    hkt__free(blobs);
+    hkt__free(ok);
+    hkt__free(view.blobs);
+    hkt__free(view.bytes);
+    hkt__free(view.ok);
+    return rc;
+}
+
+static void job_destroy(struct hkt__job *job)
+{
+    if (job == NULL)
+        return;
+    hkt__boot_destroy(job->boot);
+    for (int t = 0; t < job->ntransports; t++)
+        if (job->tps[t] != NULL)
+            job->tps[t]->ops->close(job->tps[t]);
+    pthread_mutex_destroy(&job->lock);
+    hkt__free(job->usable);
+    hkt__free(job->lost);
+    hkt__free(job);
+}
+
+enum hkt_status hkt__job_create(const struct hkt__boot_id *id, int nranks, int rank, const char *transports,
+                                struct hkt__job **out_job)
+{
+    const struct hkt__settings *settings;
+    struct hkt__job *job;
+    enum hkt_status rc = hkt__settings_get(&settings);
+
+    if (rc < 0)
+        return rc;
+    job = hkt__calloc(1, sizeof *job);
+    if (job == NULL)
+        return hkt__fail(HKT_ERR_NOMEM, "no memory for a job");
+    pthread_mutex_init(&job->lock, NULL);
+    job->settings = settings;
+    job->rank = rank;
+    job->nranks = nranks;
+    job->host_ranks = 1;
+    job->cores = 1;
+    job->references = 1;
+    job->usable = hkt__calloc((size_t)nranks, HKT__TRANSPORTS_MAX);
+    job->lost = hkt__calloc((size_t)nranks, 1);
+    if (job->usable == NULL || job->lost == NULL) {
+        rc = hkt__fail(HKT_ERR_NOMEM, "no memory for a job of %d ranks", nranks);
+        goto destroy;
+    }
+    if (nranks > 1) {
+        rc = hkt__boot_meet(id, nranks, rank, settings->init_timeout_ms, &job->boot);
+        if (rc < 0)
+            goto destroy;
+        rc = set_up_transports(job, id, transports != NULL ? transports : settings->transport);
+        if (rc < 0)
+            goto destroy;
+    }
+    *out_job = job;
+    return HKT_OK;
+
+destroy:
+    job_destroy(job);
+    return rc;
+}
+
+/** Monitor thread: a failure somewhere in the job. */
+static void on_event(void *arg, const struct hkt__boot_event *event)
+{
+    struct hkt__job *job = arg;
+
+    pthread_mutex_lock(&job->lock);
+    if (event->status == HKT_ERR_PEER_LOST && event->culprit >= 0 && event->culprit < job->nranks)
+        job->lost[event->culprit] = 1;
+    for (struct hkt_comm *comm = job->comms; comm != NULL; comm = comm->job_next)
+        hkt__comm_on_event(comm, event);
+    pthread_mutex_unlock(&job->lock);
+}
+
+enum hkt_status hkt__job_watch(struct hkt__job *job)
+{
+    return job->boot == NULL ? HKT_OK : hkt__boot_monitor_start(job->boot, on_event, job);
+}
+
+void hkt__job_enter(struct hkt__job *job, struct hkt_comm *comm)
+{
+    pthread_mutex_lock(&job->lock);
+    comm->job_next = job->comms;
+    job->comms = comm;
+    for (int r = 0; r < comm->nranks; r++) {
+        struct hkt__boot_event event = {.reporter = job->rank, .culprit = comm->job_ranks[r],
+                                        .status = HKT_ERR_PEER_LOST};
+
+        if (job->lost[comm->job_ranks[r]])
+            hkt__comm_on_event(comm, &event);
+    }
+    pthread_mutex_unlock(&job->lock);
+}
+
+void hkt__job_forget(struct hkt__job *job, struct hkt_comm *comm)
+{
+    pthread_mutex_lock(&job->lock);
+    for (struct hkt_comm **link = &job->comms; *link != NULL; link = &(*link)->job_next) {
+        if (*link == comm) {
+            *link = comm->job_next;
+            break;
+        }
+    }
+    pthread_mutex_unlock(&job->lock);
+}
+
+void hkt__job_hold(struct hkt__job *job)
+{
+    pthread_mutex_lock(&job->lock);
+    job->references++;
+    pthread_mutex_unlock(&job->lock);
+}
+
+void hkt__job_release(struct hkt__job *job)
+{
+    pthread_mutex_lock(&job->lock);
+    const bool last = --job->references <= 0;
+
+    pthread_mutex_unlock(&job->lock);
+    if (last)
+        job_destroy(job);
+}
+
+void hkt__job_explain_unreachable(const struct hkt__job *job, int rank, char *out_text, size_t bytes)
+{
+    size_t used = 0;
+
+    out_text[0] = '\0';
+    for (int t = 0; t < job->ntransports && used < bytes; t++) {
+        const char *why = job->tps[t] == NULL ? "not allowed or not usable here" : "does not reach it";
+        const int n = snprintf(out_text + used, bytes - used, "%s%s: %s", used > 0 ? "; " : "",
+                               hkt__transport_get(t)->name, why);
+
+        used += n > 0 ? (size_t)n : 0;
+    }
+    (void)rank;
+}

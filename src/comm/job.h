@@ -1,0 +1,54 @@
+/* A job: one rank's membership in the set of processes that met. Owns the control plane and the transports; the world
+ * communicator and all that are split from it share it. */
+#ifndef HOCKET_COMM_JOB_H
+#define HOCKET_COMM_JOB_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+
+#include "comm/boot.h"
+#include "core/settings.h"
+#include "transport/transport.h"
+
+#define HKT__TRANSPORTS_MAX 8
+#define HKT__TP_NONE 255
+
+struct hkt_comm;
+
+struct hkt__job {
+    struct hkt__boot *boot;              /* NULL: a job of one rank */
+    const struct hkt__settings *settings;
+    int rank, nranks;
+    int host_ranks, cores;               /* ranks on this host, cores they may use together */
+    int ntransports;
+    struct hkt__tp *tps[HKT__TRANSPORTS_MAX]; /* by preference; NULL: not usable here */
+    unsigned char *usable;               /* [rank * HKT__TRANSPORTS_MAX + t]: both sides of the pair agreed */
+    _Atomic int aborted;                 /* transports stop waiting */
+    pthread_mutex_t lock;                /* guards what follows; taken by the monitor thread too */
+    int references;                      /* communicators alive */
+    unsigned comms_led;                  /* communicators in which this rank was the first: makes their ids unique */
+    struct hkt_comm *comms;              /* list through comm->job_next */
+    unsigned char *lost;                 /* [nranks]: ranks known to be gone */
+};
+
+/** Meet and set up transports; collective. transports: allowed list. Gives *out_job with one reference. */
+HKT_NODISCARD enum hkt_status hkt__job_create(const struct hkt__boot_id *id, int nranks, int rank,
+                                              const char *transports, struct hkt__job **out_job);
+/** Start listening for failures; before the first communicator is handed to the user. */
+HKT_NODISCARD enum hkt_status hkt__job_watch(struct hkt__job *job);
+/** Put a communicator on the list of those that hear of failures. */
+void hkt__job_enter(struct hkt__job *job, struct hkt_comm *comm);
+/** Take it off, before it is freed. */
+void hkt__job_forget(struct hkt__job *job, struct hkt_comm *comm);
+/** References: one per open communicator, and the creator's. The last release ends the job. */
+void hkt__job_hold(struct hkt__job *job);
+void hkt__job_release(struct hkt__job *job);
+
+/** Why no transport reaches a rank, for errors. */
+void hkt__job_explain_unreachable(const struct hkt__job *job, int rank, char *out_text, size_t bytes);
+
+/** All-gather among the members of something; `arg` says of what. */
+typedef enum hkt_status hkt__exchange_fn(void *arg, const void *in, size_t bytes, void *out);
+
+#endif

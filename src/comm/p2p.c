@@ -1,0 +1,229 @@
+/* Point-to-point: each send and receive is a run of its own with a plan of one step, on the lane kept for it. All of a
+ * group are in flight together, except that those of one direction to one peer follow each other: they share a channel,
+ * and their order is what matches them. Each pair counts its messages by itself, since not all ranks take part. */
+#include <stdio.h>
+#include <string.h>
+
+#include "comm/call.h"
+#include "core/mem.h"
+#include "exec/call.h"
+
+/** One direction to one peer. */
+struct direction {
+    struct hkt__plan *plan;      /* made at first use */
+    struct hkt__run *run;
+    uint32_t seq;                /* messages started */
+    int32_t head, tail;          /* calls of the group waiting for this direction; -1: none */
+    bool is_running;
+    struct hkt__record *record;
+};
+
+struct hkt__p2p {
+    struct direction *dirs;      /* [peer * 2 + is_send] */
+    struct hkt__call *calls;     /* of the group in flight, borrowed */
+    int32_t *next;               /* [call]: the one after it in its direction */
+    size_t capacity;
+    int32_t *busy;               /* directions with work */
+    int nbusy;
+    int nranks;
+};
+
+void hkt__p2p_destroy(struct hkt__p2p *p2p)
+{
+    if (p2p == NULL)
+        return;
+    for (int i = 0; p2p->dirs != NULL && i < p2p->nranks * 2; i++) {
+        hkt__plan_destroy(p2p->dirs[i].plan);
+        hkt__run_destroy(p2p->dirs[i].run);
+    }
+    hkt__free(p2p->dirs);
+    hkt__free(p2p->next);
+    hkt__free(p2p->busy);
+    hkt__free(p2p);
+}
+
+static enum hkt_status p2p_reserve(struct hkt_comm *comm, size_t count)
+{
+    struct hkt__p2p *p2p = comm->p2p;
+
+    if (p2p == NULL) {
+        comm->p2p = p2p = hkt__calloc(1, sizeof *p2p);
+        if (p2p == NULL)
+            return hkt__fail(HKT_ERR_NOMEM, "no memory for point-to-point");
+        p2p->nranks = comm->nranks;
+        p2p->dirs = hkt__calloc((size_t)comm->nranks * 2, sizeof *p2p->dirs);
+        p2p->busy = hkt__calloc((size_t)comm->nranks * 2, sizeof *p2p->busy);
+        if (p2p->dirs == NULL || p2p->busy == NULL) {
+            hkt__p2p_destroy(p2p);
+            comm->p2p = NULL;
+            return hkt__fail(HKT_ERR_NOMEM, "no memory for point-to-point with %d ranks", comm->nranks);
+        }
+    }
+    if (count > p2p->capacity) {
+        int32_t *next = hkt__realloc(p2p->next, count, sizeof *next);
+
+        if (next == NULL)
+            return hkt__fail(HKT_ERR_NOMEM, "no memory for %zu messages", count);
+        p2p->next = next;
+        p2p->capacity = count;
+    }
+    return HKT_OK;
+}
+
+/** The plan of one message: a single step. */
+static enum hkt_status make_direction(struct hkt_comm *comm, int peer, bool is_send, struct direction *dir)
+{
+    struct hkt__operand all = {.buf = is_send ? HKT__IN : HKT__OUT, .like_buf = is_send ? HKT__IN : HKT__OUT,
+                               .count = 1, .at = {0, 1, 1}, .like = {0, 1, 1}};
+    struct hkt__arg arg = {.rank = comm->rank, .x = all};
+    struct hkt__step step = {.kind = is_send ? HKT__SEND : HKT__RECV, .peer = peer, .dst = all,
+                             .arg_count = is_send, .fused = -1};
+    const struct hkt__sched sched = {.coll = HKT_SEND_RECV, .algo = is_send ? "send" : "recv", .nranks = comm->nranks,
+                                     .rank = comm->rank, .root = peer, .uniform_blocks = true, .cuts = 1,
+                                     .blocks = {is_send, !is_send}, .nlanes = 1, .nsteps = 1, .nargs = is_send,
+                                     .steps = &step, .args = &arg};
+    enum hkt_status rc;
+
+    if (dir->run != NULL)
+        return HKT_OK;
+    rc = hkt__plan_create(&sched, false, false, &dir->plan);
+    if (rc == HKT_OK)
+        rc = hkt__run_create(&comm->env, &dir->run);
+    return rc == HKT_OK ? hkt__run_reserve(dir->run, dir->plan, 1) : rc;
+}
+
+/** Messages of a rank to itself: the k-th send meets the k-th receive of the group. */
+static enum hkt_status copy_to_self(const struct hkt_comm *comm, struct hkt__call *calls, size_t count)
+{
+    size_t r = 0, sends = 0, recvs = 0;
+
+    for (size_t i = 0; i < count; i++) {
+        sends += calls[i].root == comm->rank && calls[i].is_send;
+        recvs += calls[i].root == comm->rank && !calls[i].is_send;
+    }
+    if (sends != recvs)
+        return hkt__fail(HKT_ERR_INVALID, "a rank that sends to itself must receive as often in the same group: %zu sends, "
+                         "%zu receives", sends, recvs);
+    for (size_t s = 0; s < count; s++) {
+        if (calls[s].root != comm->rank || !calls[s].is_send)
+            continue;
+        while (calls[r].root != comm->rank || calls[r].is_send)
+            r++;
+        if (calls[s].count != calls[r].count || calls[s].dtype != calls[r].dtype)
+            return hkt__fail(HKT_ERR_INVALID, "send to self of %zu %s meets a receive of %zu %s", calls[s].count,
+                             hkt_dtype_name(calls[s].dtype), calls[r].count, hkt_dtype_name(calls[r].dtype));
+        if (calls[s].count > 0)
+            memmove(calls[r].out, calls[s].in, calls[s].count * hkt_dtype_size(calls[s].dtype));
+        r++;
+    }
+    return HKT_OK;
+}
+
+enum hkt_status hkt__p2p_start(struct hkt_comm *comm, struct hkt__call *calls, size_t count)
+{
+    enum hkt_status rc = p2p_reserve(comm, count);
+
+    if (rc < 0)
+        return rc;
+    struct hkt__p2p *p2p = comm->p2p;
+
+    p2p->calls = calls;
+    p2p->nbusy = 0;
+    rc = copy_to_self(comm, calls, count);
+    for (size_t i = 0; i < count && rc == HKT_OK; i++) {
+        const int32_t at = calls[i].root * 2 + calls[i].is_send;
+        struct direction *dir = &p2p->dirs[at];
+        bool is_new = true;
+
+        if (calls[i].root == comm->rank)
+            continue;
+        for (int b = 0; b < p2p->nbusy && is_new; b++)
+            is_new = p2p->busy[b] != at;
+        p2p->next[i] = -1;
+        if (is_new) {
+            rc = make_direction(comm, calls[i].root, calls[i].is_send, dir);
+            p2p->busy[p2p->nbusy++] = at;
+            dir->head = dir->tail = (int32_t)i;
+            dir->is_running = false;
+        } else {
+            p2p->next[dir->tail] = (int32_t)i;
+            dir->tail = (int32_t)i;
+        }
+    }
+    return rc;
+}
+
+static void start_message(struct hkt_comm *comm, struct direction *dir)
+{
+    const struct hkt__call *call = &comm->p2p->calls[dir->head];
+    const struct hkt__bind bind = {
+        .in = call->in, .out = call->out, .elem_bytes = hkt_dtype_size(call->dtype),
+        .grid = {.cuts = 1, .count = call->count}, .nslices = 1, .channels = 1, .empty_frames = true, .lane_first = HKT__P2P_LANE,
+        .dtype = call->dtype,
+        .stamp = {.op_seq = ++dir->seq, .call = hkt__call_pack(HKT_SEND_RECV, call->dtype, HKT__CALL_NO_OP, 0, 0),
+                  .root = -1, .count = call->count}};
+
+    dir->record = hkt__recorder_begin(&comm->recorder, &bind.stamp, call->is_send ? "send" : "recv", call->root);
+    hkt__run_start(dir->run, dir->plan, &bind);
+    dir->is_running = true;
+}
+
+/** Advance one direction; OK: its queue is empty. */
+static enum hkt_status poll_direction(struct hkt_comm *comm, struct direction *dir)
+{
+    enum hkt_status result = HKT_AGAIN;
+
+    while (dir->head >= 0) {
+        enum hkt_status rc = HKT_OK;
+
+        if (!dir->is_running) {
+            rc = hkt__comm_link(comm, comm->p2p->calls[dir->head].root, HKT__P2P_LANE);
+            if (rc != HKT_OK)
+                return rc < 0 ? rc : result;
+            start_message(comm, dir);
+        }
+        rc = hkt__run_poll(dir->run);
+        if (rc == HKT_IN_PROGRESS || rc == HKT_AGAIN)
+            return rc == HKT_AGAIN ? result : rc;
+        hkt__recorder_end(&comm->recorder, dir->record, rc);
+        dir->is_running = false;
+        if (rc < 0)
+            return rc;
+        dir->head = comm->p2p->next[dir->head];
+        result = HKT_IN_PROGRESS;
+    }
+    return HKT_OK;
+}
+
+enum hkt_status hkt__p2p_poll(struct hkt_comm *comm)
+{
+    struct hkt__p2p *p2p = comm->p2p;
+    enum hkt_status result = HKT_AGAIN;
+
+    for (int b = 0; b < p2p->nbusy;) {
+        const enum hkt_status rc = poll_direction(comm, &p2p->dirs[p2p->busy[b]]);
+
+        if (rc < 0)
+            return rc;
+        if (rc != HKT_AGAIN)
+            result = HKT_IN_PROGRESS;
+        if (rc == HKT_OK)
+            p2p->busy[b] = p2p->busy[--p2p->nbusy];
+        else
+            b++;
+    }
+    return p2p->nbusy == 0 ? HKT_OK : result;
+}
+
+void hkt__p2p_describe(const struct hkt_comm *comm, char *out_text, size_t bytes)
+{
+    const struct hkt__p2p *p2p = comm->p2p;
+    size_t used = (size_t)snprintf(out_text, bytes, "waits for");
+
+    for (int b = 0; b < p2p->nbusy && used < bytes; b++) {
+        const int n = snprintf(out_text + used, bytes - used, "%s a %s rank %d", b > 0 ? "," : "",
+                               p2p->busy[b] % 2 ? "receive by" : "send from", p2p->busy[b] / 2);
+
+        used += n > 0 ? (size_t)n : 0;
+    }
+}

@@ -1,0 +1,56 @@
+/* Waiting: poll a little, then give the core away, then sleep; the deadline runs all the while. Ranks often outnumber
+ * cores: then a waiting rank must cost the working one nothing, so it yields almost at once. */
+#ifndef HOCKET_EXEC_WAIT_H
+#define HOCKET_EXEC_WAIT_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "core/clock.h"
+
+struct hkt__wait_policy {
+    int32_t spins;         /* polls without result before the first yield */
+    int32_t yields;        /* yields before the first sleep */
+    int64_t timeout_ns;    /* of the whole wait */
+};
+
+struct hkt__wait {
+    const struct hkt__wait_policy *policy;
+    int32_t idle;          /* polls without result since something last moved */
+    int64_t deadline_ns;   /* 0: not yet computed, so that short waits read no clock */
+    int64_t sleep_ns;      /* of the next sleep */
+    uint64_t yielded, parked;
+};
+
+enum hkt__wait_advice { HKT__WAIT_POLL, HKT__WAIT_PARK, HKT__WAIT_EXPIRED };
+
+static inline void hkt__wait_begin(struct hkt__wait *wait, const struct hkt__wait_policy *policy)
+{
+    *wait = (struct hkt__wait){.policy = policy};
+}
+
+/** Something moved: the wait starts over. */
+static inline void hkt__wait_moved(struct hkt__wait *wait)
+{
+    wait->idle = 0;
+    wait->deadline_ns = 0;
+}
+
+/** Past the spins: yields, or says to park for wait->sleep_ns, or that the deadline has passed. */
+enum hkt__wait_advice hkt__wait_longer(struct hkt__wait *wait);
+
+/** Nothing moved. POLL: poll again (it may have yielded). PARK: sleep for wait->sleep_ns, then poll again. */
+static inline enum hkt__wait_advice hkt__wait_idle(struct hkt__wait *wait)
+{
+    if (wait->idle++ >= wait->policy->spins)
+        return hkt__wait_longer(wait);
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#endif
+    return HKT__WAIT_POLL;
+}
+
+/** Policy from settings: spins and yields < 0 take the defaults for this many ranks on this many cores. */
+void hkt__wait_policy_init(struct hkt__wait_policy *policy, int64_t spins, int64_t yields, int host_ranks, int cores);
+
+#endif
