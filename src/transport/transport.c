@@ -13,6 +13,7 @@
 static const struct hkt__tp_ops *const raw_tables[] = {
     &hkt__tp_thread,
     &hkt__tp_shm,
+    &hkt__tp_tcp,
 };
 
 #define TABLE_COUNT ((int)(sizeof raw_tables / sizeof raw_tables[0]))
