@@ -1,12 +1,12 @@
 /* Bruck's algorithms: ceil(log2 p) rounds for any p, for small blocks.
  *
- * All-gather: with d = 1, 2, 4, ... rank r sends the min(d, p-d) blocks r, r+1, ... to r-d, so what it has doubles. Blocks
- *   are addressed modulo p, which saves the final rotation. ceil(log2 p) a + (p-1)/p n b.
+ * All-gather: with d = 1, 2, 4, ... rank r sends the min(d, p-d) blocks r, r+1, ... to r-d, so what it has doubles.
+ *   Blocks are addressed modulo p, which saves the final rotation. ceil(log2 p) a + (p-1)/p n b.
  * All-to-all: item j, for j in 1..p-1, is the block that rank r has for rank r+j. In round k all items whose number has
- *   bit k go 2^k ranks on, so each arrives by the binary digits of j. ceil(log2 p) rounds; a block travels once per digit,
- *   about n/2 a round in all.
- * Source: Bruck et al., Efficient algorithms for all-to-all communications in multiport message-passing systems, IEEE TPDS
- *   8(11), 1997. */
+ *   bit k go 2^k ranks on, so each arrives by the binary digits of j. ceil(log2 p) rounds; a block travels once per
+ *   digit, about n/2 a round in all.
+ * Source: Bruck et al., Efficient algorithms for all-to-all communications in multiport message-passing systems, IEEE
+ *   TPDS 8(11), 1997. */
 #include "algos/builders.h"
 
 #include "core/bits.h"
@@ -76,7 +76,8 @@ static void pack(struct hkt__builder *b, int k, int area, bool is_unpack)
 {
     for (int group = 0, done = 0; group < item_groups(b->nranks, k); group++) {
         const struct items items = item_group(b->nranks, k, group);
-        const struct hkt__operand spread = slots(b, items), packed = slots(b, (struct items){ area + done, 1, items.count });
+        const struct hkt__operand spread = slots(b, items);
+        const struct hkt__operand packed = slots(b, (struct items){ area + done, 1, items.count });
 
         hkt__copy(b, 0, is_unpack ? spread : packed, is_unpack ? packed : spread);
         done += items.count;

@@ -46,9 +46,10 @@ hkt__build_fn hkt__build_all_to_all_direct_user, hkt__build_broadcast_direct_use
 enum hkt__place { HKT__PLACE_OUT, HKT__PLACE_SCRATCH };
 /** Partials of `count` chunks, those `offset`, offset + 1, ... places after chunk `first`. */
 struct hkt__operand hkt__partials(struct hkt__builder *b, enum hkt__place place, int first, int offset, int count);
-/** Circulant reduce-scatter of p chunks of IN: this rank ends with chunk `first` reduced, in `result` (one chunk; it may
- *  be hkt__partials(b, place, first, 0, 1)). Rank r + d must pass first + d. */
-void hkt__circulant_reduce_scatter(struct hkt__builder *b, enum hkt__place place, int first, struct hkt__operand result);
+/** Circulant reduce-scatter of p chunks of IN: this rank ends with chunk `first` reduced, in `result` (one chunk; it
+ *  may be hkt__partials(b, place, first, 0, 1)). Rank r + d must pass first + d. */
+void hkt__circulant_reduce_scatter(struct hkt__builder *b, enum hkt__place place, int first,
+                                   struct hkt__operand result);
 /** Circulant all-gather of p chunks of OUT. This rank's is chunk `first`; `own` is it, or a copy of it. */
 void hkt__circulant_all_gather(struct hkt__builder *b, int first, struct hkt__operand own);
 

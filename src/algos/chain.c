@@ -2,7 +2,8 @@
  * slices that follow each other, so that all links work at once.
  *
  * Cost (p-2+S)(a + n/S b) with S slices: n b for large n, the best possible, but p-1 hops before the last rank has
- * anything. Source: folklore; see Chan et al., Collective communication: theory, practice, and experience, CCPE 19, 2007. */
+ * anything. Source: folklore; see Chan et al., Collective communication: theory, practice, and experience, CCPE 19(13),
+ * 2007. */
 #include "algos/builders.h"
 
 void hkt__build_broadcast_chain(struct hkt__builder *b)

@@ -1,8 +1,8 @@
-/* Circulant reduce-scatter and all-gather: ceil(log2 p) rounds and the least possible bytes for every p, without folding.
+/* Circulant reduce-scatter and all-gather: ceil(log2 p) rounds, the fewest bytes possible, every p without folding.
  *
- * With widths q = p, ceil(p/2), ..., 1 and d = ceil(q/2): in the reduce-scatter round of width q rank r still has to do
- *   the q chunks r, r+1, ..., r+q-1; it sends the partial sums of the upper ones, r+d .. r+q-1, to rank r+d, whose own
- *   lower ones they are, and goes on with the d lower ones. The all-gather is the same backwards: send chunks
+ * With widths q = p, ceil(p/2), ..., 1 and d = ceil(q/2): in the reduce-scatter round of width q rank r still has to
+ *   do the q chunks r, r+1, ..., r+q-1; it sends the partial sums of the upper ones, r+d .. r+q-1, to rank r+d, whose
+ *   own lower ones they are, and goes on with the d lower ones. The all-gather is the same backwards: send chunks
  *   r .. r+(q-d)-1 to r-d. Indices are modulo p.
  * Cost ceil(log2 p) a + (p-1)/p n b each; all-reduce is one after the other.
  * Source: Traeff, Optimal, non-pipelined reduce-scatter and allreduce algorithms, arXiv 2410.14234. */
@@ -16,10 +16,11 @@ struct hkt__operand hkt__partials(struct hkt__builder *b, enum hkt__place place,
     return hkt__scratch(b, offset, hkt__range(b, HKT__IN, first + offset, 1, count));
 }
 
-/* Chunks are named by their offset from `first`. Partial sums exist of offsets [0, nsums); those above are still inputs:
- * one at most (when q is odd), except before the first round. It is sent in the next round, copied to lie beside the sums
- * that go with it, so that a round is one message. */
-void hkt__circulant_reduce_scatter(struct hkt__builder *b, enum hkt__place place, int first, struct hkt__operand result)
+/* Chunks are named by their offset from `first`. Partial sums exist of offsets [0, nsums); those above are still
+ * inputs: all before round 0, and for odd p one before round 1. That one is sent in round 1, copied to lie beside the
+ * sums that go with it, so that a round is one message. */
+void hkt__circulant_reduce_scatter(struct hkt__builder *b, enum hkt__place place, int first,
+                                   struct hkt__operand result)
 {
     const struct hkt__halving halving = hkt__halving(b->nranks);
     int nsums = 0;
@@ -38,7 +39,7 @@ void hkt__circulant_reduce_scatter(struct hkt__builder *b, enum hkt__place place
         }
         hkt__send(b, hkt__rank_at(b, d), 0, given);
         hkt__recv_reduce(b, hkt__rank_at(b, -d), 0, d == 1 ? result : hkt__partials(b, place, first, 0, moved), kept);
-        nsums = moved;
+        nsums = k == 0 ? moved : d;
     }
 }
 

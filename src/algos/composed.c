@@ -1,11 +1,11 @@
-/* Broadcast and reduce for large vectors, composed of a tree and a circulant phase. With v = (rank - root) mod p, chunk v
- * of p belongs to rank v.
+/* Broadcast and reduce for large vectors, composed of a tree and a circulant phase. With v = (rank - root) mod p,
+ * chunk v of p belongs to rank v.
  *
- * Broadcast: scatter the chunks down a binomial tree, then all-gather them (van de Geijn). Reduce: reduce-scatter, then
- *   gather up the tree (Rabenseifner). 2 ceil(log2 p) rounds, 2(p-1)/p n at the root; where a binomial tree moves the
- *   whole vector log2 p times.
- * Sources: Barnett et al., Interprocessor collective communication library, SHPCC 1994; Rabenseifner, ICCS 2004; with the
- *   phases of circulant.c, which serve any p. */
+ * Broadcast: scatter the chunks down a binomial tree, then all-gather them (van de Geijn). Reduce: reduce-scatter,
+ *   then gather up the tree (Rabenseifner). 2 ceil(log2 p) rounds, 2(p-1)/p n at the root; where a binomial tree moves
+ *   the whole vector log2 p times.
+ * Sources: Barnett et al., Interprocessor collective communication library, SHPCC 1994; Rabenseifner, ICCS 2004; with
+ *   the phases of circulant.c, which serve any p. */
 #include "algos/builders.h"
 #include "algos/patterns.h"
 
@@ -15,8 +15,8 @@ static struct hkt__operand scattered(struct hkt__builder *b, int v, int offset, 
     return hkt__range(b, v == 0 ? HKT__IN : HKT__OUT, v + offset, 1, count);
 }
 
-/* The all-gather also brings the root its own data back: its share of the bytes is the same as everybody's, and it needs
- * no copy of IN but for the chunk it starts from. */
+/* The all-gather also brings the root its own data back: its share of the bytes is the same as everybody's, and it
+ * needs no copy of IN but for the chunk it starts from. */
 void hkt__build_broadcast_scatter_all_gather(struct hkt__builder *b)
 {
     const int p = b->nranks, v = hkt__vrank(b);

@@ -1,12 +1,12 @@
 /* Direct algorithms on shared scratch: ranks that can address each other's scratch memory put there what others need,
  * signal, and read what they want where it lies. No message carries data.
  *
- * One-shot all-reduce: everybody reads all inputs: one round, (p-1) n read. Two-shot: rank r reads and sums chunk r, then
- *   everybody reads the p results: two rounds, 2(p-1)/p n. The others are half of one or the other.
+ * One-shot all-reduce: everybody reads all inputs: one round, (p-1) n read. Two-shot: rank r reads and sums chunk r,
+ *   then everybody reads the p results: two rounds, 2(p-1)/p n. The others are half of one or the other.
  * A sum takes its arguments in rank order on every rank, and 16- and 8-bit types are rounded once.
  * A peer's scratch stays readable until the end of the slice, so nothing is handed back.
- * Sources: the traffic counts follow from the definitions; compare the one- and two-shot kernels of inference libraries
- *   and the symmetric-memory kernels of NCCL. */
+ * Sources: the traffic counts follow from the definitions; compare the one- and two-shot kernels of inference
+ *   libraries and the symmetric-memory kernels of NCCL. */
 #include "algos/builders.h"
 
 #include "core/bits.h"

@@ -2,8 +2,8 @@
  * signals which part of its buffers another may use, and before it ends takes that part back by waiting for the other's
  * signal: so the caller never sees a buffer that a peer still touches.
  *
- * Memory traffic is the least possible: every input is read once and every output written once (two-shot all-reduce: rank r
- *   reads chunk r of all inputs and writes the sum to all outputs).
+ * Memory traffic is the least possible: every input is read once and every output written once (two-shot all-reduce:
+ *   rank r reads chunk r of all inputs and writes the sum to all outputs).
  * In place is served where no rank touches a chunk that another one changes: two-shot and reduce-scatter (chunk r is
  *   rank r's alone, everywhere) and all-gather; not one-shot and all-to-all.
  * Source: derived; the same idea as XPMEM-based collectives, e.g. Open MPI's XHC. */

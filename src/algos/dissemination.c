@@ -1,6 +1,6 @@
 /* Barriers. Dissemination: in round k rank r signals r + 2^k and waits for r - 2^k (modulo p), so that after
- * ceil(log2 p) rounds it has heard, through others, of all. Flat: everybody signals everybody, one round of p-1 signals;
- * faster for a few ranks.
+ * ceil(log2 p) rounds it has heard, through others, of all. Flat: everybody signals everybody, one round of p-1
+ * signals; faster for a few ranks.
  *
  * Source: Hensgen, Finkel, Manber, Two algorithms for barrier synchronization, IJPP 17(1), 1988. */
 #include "algos/builders.h"

@@ -1,9 +1,9 @@
-/* Double binary tree: the vector is cut in two halves, and each half is summed up one binary tree and sent back down it.
- * The trees are twins: for even p whoever is inner in one is a leaf in the other, so each rank sends and receives about
- * n each way although a tree alone would leave half of them idle. Each tree has a lane of its own; slices follow each
- * other up and down, so the depth is paid once.
+/* Double binary tree: the vector is cut in two halves, and each half is summed up one binary tree and sent back down
+ * it. The trees are twins: whoever is inner in one is a leaf in the other, so each rank sends and receives at most 2 n
+ * although a tree alone would leave half of them idle. Each tree has a lane of its own; slices follow each other up
+ * and down, so the depth is paid once.
  *
- * Cost 2 depth a + 2 n b with many slices, depth about log2 p. Any p.
+ * Cost about 3 log2 p a + 2 n b with many slices: 2 messages a level up, one after the other, and 1 down. Any p.
  * Sources: Sanders, Speck, Traeff, Two-tree algorithms for full bandwidth broadcast, reduction and scan, Parallel
  *   Computing 35(12), 2009; the tree shape is the one NCCL uses since 2.4. */
 #include "algos/builders.h"
@@ -22,7 +22,7 @@ static void up_and_down(struct hkt__builder *b, const struct hkt__btree *tree, i
         hkt__send(b, tree->parent, half, sum);
         hkt__recv(b, tree->parent, half, out);
     }
-    for (int i = 0; i < tree->nchildren; i++)
+    for (int i = tree->nchildren - 1; i >= 0; i--)
         hkt__send(b, tree->children[i], half, out);
 }
 

@@ -1,4 +1,4 @@
-/* Costs as functions of p: see formulas.h. The tests compare them with what the verifier counts. */
+/* Costs as functions of p: see formulas.h. A test compares them with what the verifier counts. */
 #include "algos/formulas.h"
 
 #include "algos/patterns.h"
@@ -14,127 +14,129 @@ static int floor_log(int p)
     return hkt__log2_floor((unsigned)p);
 }
 
-double hkt__rounds_1(int p)
+static bool is_folded(int p)
 {
-    return p > 1 ? 1 : 0;
+    return !hkt__is_pow2((unsigned)p);
 }
 
-double hkt__rounds_2(int p)
-{
-    return p > 1 ? 2 : 0;
-}
-
-double hkt__rounds_3(int p)
-{
-    return p > 1 ? 3 : 0;
-}
-
-double hkt__rounds_log(int p)
-{
-    return ceil_log(p);
-}
-
-double hkt__rounds_2_log(int p)
-{
-    return 2 * ceil_log(p);
-}
-
-double hkt__rounds_linear(int p)
-{
-    return p - 1;
-}
-
-double hkt__rounds_2_linear(int p)
-{
-    return 2 * (p - 1);
-}
-
-double hkt__rounds_half(int p)
-{
-    return p / 2;
-}
-
-static int fold_rounds(int p)
-{
-    return hkt__is_pow2((unsigned)p) ? 0 : 2;
-}
-
-double hkt__rounds_doubling(int p)
-{
-    return floor_log(p) + fold_rounds(p);
-}
-
-double hkt__rounds_rabenseifner(int p)
-{
-    return 2 * floor_log(p) + fold_rounds(p);
-}
-
-double hkt__rounds_tree(int p)
-{
-    return 2 * hkt__btree_depth(p);
-}
-
-double hkt__volume_0(int p)
+double hkt__cost_0(int p)
 {
     (void)p;
     return 0;
 }
 
-double hkt__volume_1(int p)
+double hkt__cost_1(int p)
 {
     return p > 1 ? 1 : 0;
 }
 
-double hkt__volume_share(int p)
+double hkt__cost_2(int p)
 {
-    return (double)(p - 1) / p;
+    return p > 1 ? 2 : 0;
 }
 
-double hkt__volume_2_share(int p)
-{
-    return 2 * (double)(p - 1) / p;
-}
-
-double hkt__volume_linear(int p)
-{
-    return p - 1;
-}
-
-double hkt__volume_log(int p)
+double hkt__cost_log(int p)
 {
     return ceil_log(p);
 }
 
-static double fold_volume(int p)
+double hkt__cost_2_log(int p)
 {
-    return hkt__is_pow2((unsigned)p) ? 0 : 1;
+    return 2 * ceil_log(p);
 }
 
-double hkt__volume_doubling(int p)
+double hkt__cost_log_floor(int p)
 {
-    return floor_log(p) + fold_volume(p);
+    return floor_log(p);
+}
+
+double hkt__cost_log_both(int p)
+{
+    return ceil_log(p) + floor_log(p);
+}
+
+double hkt__cost_linear(int p)
+{
+    return p - 1;
+}
+
+double hkt__cost_2_linear(int p)
+{
+    return 2 * (p - 1);
+}
+
+double hkt__cost_half(int p)
+{
+    return p / 2;
+}
+
+double hkt__cost_share(int p)
+{
+    return (double)(p - 1) / p;
+}
+
+double hkt__cost_2_share(int p)
+{
+    return 2 * (double)(p - 1) / p;
+}
+
+double hkt__rounds_doubling(int p)
+{
+    return floor_log(p) + (is_folded(p) ? 2 : 0);
+}
+
+double hkt__messages_doubling(int p)
+{
+    return floor_log(p) + (is_folded(p) ? 1 : 0);
+}
+
+double hkt__rounds_rabenseifner(int p)
+{
+    return 2 * floor_log(p) + (is_folded(p) ? 2 : 0);
+}
+
+double hkt__messages_rabenseifner(int p)
+{
+    return 2 * floor_log(p) + (is_folded(p) ? 1 : 0);
 }
 
 double hkt__volume_rabenseifner(int p)
 {
     const double survivors = 1 << floor_log(p);
 
-    return 2 * (survivors - 1) / survivors + fold_volume(p);
+    return 2 * (survivors - 1) / survivors + (is_folded(p) ? 1 : 0);
 }
 
-/* Messages of half the vector that a rank sends over both trees. */
+/* Messages one after the other until `rank` has the sum of its subtree: its children's count one each, and the subtree
+ * of the last child is full, with 2 a level. */
+static int summed_after(int nranks, int rank)
+{
+    const struct hkt__btree tree = hkt__btree(nranks, rank);
+    int after = 0;
+
+    if (tree.nchildren == 0)
+        return 0;
+    if (tree.nchildren == 2)
+        after = summed_after(nranks, tree.children[0]) + 1; /* at most log2 p deep */
+    const int full = 2 * floor_log(rank - tree.children[tree.nchildren - 1]);
+
+    return (after > full ? after : full) + 1;
+}
+
+double hkt__rounds_tree(int p)
+{
+    return p == 1 ? 0 : summed_after(p, hkt__btree(p, 0).children[0]) + 1 + ceil_log(p);
+}
+
+/* An inner rank sends 3 halves in one tree and 1, as a leaf, in the other; smaller trees have no such rank. */
+double hkt__messages_tree(int p)
+{
+    return p == 1 ? 0 : p < 4 ? p : 4;
+}
+
 double hkt__volume_tree(int p)
 {
-    int max = 0;
-
-    for (int rank = 0; rank < p; rank++) {
-        const struct hkt__btree tree = hkt__btree(p, rank), twin = hkt__btree_twin(p, rank);
-        const int halves = (tree.parent >= 0) + (twin.parent >= 0) + tree.nchildren + twin.nchildren;
-
-        if (halves > max)
-            max = halves;
-    }
-    return max / 2.0;
+    return hkt__messages_tree(p) / 2;
 }
 
 double hkt__volume_bruck(int p)

@@ -14,7 +14,8 @@ static void list_names(enum hkt_coll coll, char *out_text, size_t bytes)
     for (int i = 0; i < hkt__algo_count && used < bytes; i++) {
         if (hkt__algos[i].info.coll != coll)
             continue;
-        const int wrote = snprintf(out_text + used, bytes - used, "%s%s", used > 0 ? ", " : "", hkt__algos[i].info.name);
+        const char *name = hkt__algos[i].info.name;
+        const int wrote = snprintf(out_text + used, bytes - used, "%s%s", used > 0 ? ", " : "", name);
 
         used += wrote > 0 ? (size_t)wrote : 0;
     }

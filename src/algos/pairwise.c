@@ -17,9 +17,9 @@ void hkt__build_reduce_scatter_pairwise(struct hkt__builder *b)
     }
 }
 
-/* In place, what two ranks exchange lies in the same memory on both sides, and neither could receive before it has sent.
- * So the lower rank of a pair receives aside (two slots in turn) and copies. Pairs with r + partner = k (mod p) meet in
- * round k: then both wait only for earlier rounds. */
+/* In place, what two ranks exchange lies in the same memory on both sides, and neither could receive before it has
+ * sent. So the lower rank of a pair receives aside (two slots in turn) and copies. Pairs with r + partner = k (mod p)
+ * meet in round k: then both wait only for earlier rounds. */
 static void all_to_all_in_place(struct hkt__builder *b)
 {
     const int p = b->nranks, r = b->rank;

@@ -82,14 +82,14 @@ struct hkt__btree hkt__btree(int nranks, int rank)
     tree.parent = (rank ^ low) | (2 * low);
     if (tree.parent >= nranks)
         tree.parent = rank ^ low;
-    if (low > 1)
-        add_child(&tree, rank - low / 2);
     for (int step = low / 2; step > 0; step /= 2) {
         if (rank + step < nranks) {
             add_child(&tree, rank + step);
             break;
         }
     }
+    if (low > 1)
+        add_child(&tree, rank - low / 2); /* always a full subtree */
     return tree;
 }
 
@@ -103,20 +103,4 @@ struct hkt__btree hkt__btree_twin(int nranks, int rank)
     if (tree.parent >= 0)
         tree.parent = mirror ? nranks - 1 - tree.parent : (tree.parent + 1) % nranks;
     return tree;
-}
-
-int hkt__btree_depth(int nranks)
-{
-    int depth = 0;
-
-    /* The deepest chains end at the last odd rank or hang under the root's only child; both are short, so look. */
-    for (int rank = 1; rank < nranks; rank += 2) {
-        int edges = 0;
-
-        for (int at = rank; at > 0; at = hkt__btree(nranks, at).parent)
-            edges++;
-        if (edges > depth)
-            depth = edges;
-    }
-    return depth;
 }

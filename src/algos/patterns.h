@@ -36,16 +36,15 @@ struct hkt__fold hkt__fold(int nranks, int rank);
 int hkt__fold_rank(const struct hkt__fold *fold, int index);
 
 /* Binary tree of logarithmic depth on ranks 0..p-1 with root 0, whose leaves are the odd ranks; and its twin, in which
- * (for even p) leaves and inner ranks change places. The root has one child, the others up to two. */
+ * leaves and inner ranks change places (but for ranks 0 and 1 when p is odd). The root has one child, the others up to
+ * two; the deepest rank is ceil(log2 p) edges below the root. */
 struct hkt__btree {
     int parent;      /* -1 at the root */
-    int children[2];
+    int children[2]; /* the later one has the deeper subtree, or both are alike */
     int nchildren;
 };
 struct hkt__btree hkt__btree(int nranks, int rank);
 /** The twin: mirrored (even p) or shifted by one (odd p). */
 struct hkt__btree hkt__btree_twin(int nranks, int rank);
-/** Edges between the root and the deepest rank. */
-int hkt__btree_depth(int nranks);
 
 #endif

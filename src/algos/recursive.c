@@ -3,10 +3,10 @@
  *
  * All-reduce serves any p by folding: with P the largest power of two <= p, each of the first p-P even ranks hands its
  *   input to its odd neighbour, the P others go on, and the result is handed back.
- * Recursive doubling exchanges whole vectors: log2 P rounds of n. Rabenseifner exchanges halves, quarters, ... and mirrors
- *   them: 2 log2 P rounds, 2(P-1)/P n. Folding adds two rounds and n bytes on the ranks it concerns.
- * Sources: Thakur, Rabenseifner, Gropp, Optimization of collective communication operations in MPICH, IJHPCA 19(1), 2005;
- *   Rabenseifner, Optimization of collective reduction operations, ICCS 2004. */
+ * Recursive doubling exchanges whole vectors: log2 P rounds of n. Rabenseifner exchanges halves, quarters, ... and
+ *   mirrors them: 2 log2 P rounds, 2(P-1)/P n. Folding adds two rounds and n bytes on the ranks it concerns.
+ * Sources: Thakur, Rabenseifner, Gropp, Optimization of collective communication operations in MPICH, IJHPCA 19(1),
+ *   2005; Rabenseifner, Optimization of collective reduction operations, ICCS 2004. */
 #include "algos/builders.h"
 #include "algos/patterns.h"
 

@@ -13,9 +13,11 @@ struct hkt__algo {
     hkt__build_fn *build;
     /** "" or why the case cannot be served ("needs a power-of-two number of ranks"). NULL: serves all. */
     const char *(*restriction)(int nranks, bool in_place);
-    /** For the default choice: rounds on the critical path and elements moved by the busiest rank, as a multiple of the
-     *  collective's total vector n (see docs/algorithms.md). pipelined: 1 if rounds cost per-slice latency only once. */
+    /** For the default choice, about rounds * latency + messages * overhead + volume * n / bandwidth; algos/formulas.h
+     *  says what each counts. pipelined: slices follow each other through the ranks, so that `rounds` are paid for the
+     *  first one only; unsliced, each round would cost the whole n. */
     double (*rounds)(int nranks);
+    double (*messages)(int nranks);
     double (*volume)(int nranks);
     bool pipelined;
     bool user_direct; /* reads IN/OUT of peers, not only their SCRATCH */
@@ -29,7 +31,7 @@ extern const int hkt__algo_count;
 const struct hkt__algo *hkt__algo_find(enum hkt_coll coll, const char *name);
 
 /** Build one rank's schedule. */
-HKT_NODISCARD enum hkt_status hkt__algo_build(const struct hkt__algo *algo, int nranks, int rank, int root, bool in_place,
-                                              struct hkt__sched **out_sched);
+HKT_NODISCARD enum hkt_status hkt__algo_build(const struct hkt__algo *algo, int nranks, int rank, int root,
+                                              bool in_place, struct hkt__sched **out_sched);
 
 #endif

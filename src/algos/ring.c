@@ -5,7 +5,7 @@
  *   after the other. Indices are modulo p.
  * Cost (p-1) rounds of n/p each; twice that for all-reduce: 2(p-1) a + 2(p-1)/p n b. Optimal in bytes for every p, and
  *   each link carries one message a round; latency grows with p.
- * Source: Patarasuk and Yuan, Bandwidth optimal all-reduce algorithms for clusters of workstations, JPDC 69(2), 2009. */
+ * Source: Patarasuk, Yuan, Bandwidth optimal all-reduce algorithms for clusters of workstations, JPDC 69(2), 2009. */
 #include "algos/builders.h"
 
 void hkt__build_all_reduce_ring(struct hkt__builder *b)

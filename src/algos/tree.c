@@ -1,10 +1,10 @@
-/* Binomial trees, rooted anywhere: with v = (rank - root) mod p the parent of v is v without its lowest set bit, and the
- * subtree of v is the range [v, v + size).
+/* Binomial trees, rooted anywhere: with v = (rank - root) mod p the parent of v is v without its lowest set bit, and
+ * the subtree of v is the range [v, v + size).
  *
  * Broadcast and reduce move the whole vector along each edge: ceil(log2 p) rounds of n. Gather and scatter move only
- *   what belongs to the subtree: ceil(log2 p) rounds, (p-1)/p n at the root; inner ranks keep their subtree in scratch.
- * Children with the largest subtree come first on the way down and last on the way up, as they have the longest way.
- * Source: folklore; costs as in Thakur, Rabenseifner, Gropp, IJHPCA 19(1), 2005. */
+ *   what belongs to the subtree: ceil(log2 p) rounds, (p-1)/p n at the root; inner ranks keep their subtree in
+ * scratch. Children with the largest subtree come first on the way down and last on the way up, as they have the
+ * longest way. Source: folklore; costs as in Thakur, Rabenseifner, Gropp, IJHPCA 19(1), 2005. */
 #include "algos/builders.h"
 #include "algos/patterns.h"
 
