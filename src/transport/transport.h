@@ -54,9 +54,12 @@ struct hkt__view {
     struct hkt__stamp stamp;
 };
 
+#define HKT__ROOM_MIN 32 /* a payload up to this size is never cut */
+
 struct hkt__chan_ops {
-    /** Room for a frame of at most `bytes`: min(bytes, 32) <= room <= frame_bytes_max; bytes == 0 is a bare signal. AGAIN:
-     *  no credit now. Calling it again before tx_end gives the same room, or a larger one. */
+    /** Room for a frame of at most `bytes`: min(bytes, HKT__ROOM_MIN) <= room <= frame_bytes_max; bytes == 0 is a bare
+     *  signal. AGAIN: no credit now. Calling it again before tx_end gives the same room, or, for other bytes, one that
+     *  replaces it. */
     enum hkt_status (*tx_begin)(struct hkt__chan *chan, size_t bytes, struct hkt__room *out_room);
     /** Publish the room's first `bytes` bytes as a frame: OK or a failure, never AGAIN (a room granted can be filled). */
     enum hkt_status (*tx_end)(struct hkt__chan *chan, size_t bytes, const struct hkt__stamp *stamp);
@@ -89,7 +92,7 @@ struct hkt__tp_params {
     int job_rank, job_nranks;
     const unsigned char *token;           /* 16 bytes, secret of the job */
     const struct hkt__settings *settings;
-    const _Atomic int *abort_word;        /* non-zero: stop waiting */
+    const _Atomic int *abort_word;        /* non-zero: stop waiting; borrowed until close; may be NULL */
 };
 
 /** A domain's members: index = rank in the communicator, value = rank in the job. */

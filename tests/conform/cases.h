@@ -1,0 +1,41 @@
+/* The cases of the conformance suite: each runs on every rank of a transport and knows nothing about it but the contract
+ * in transport/transport.h. */
+#ifndef HOCKET_TESTS_CONFORM_CASES_H
+#define HOCKET_TESTS_CONFORM_CASES_H
+
+#include "rig.h"
+
+/* frames: what arrives (cases_frames.c) */
+rig_body case_fifo_order, case_sizes, case_same_answer_twice, case_publish_less, case_stop_and_go, case_flood, case_lanes,
+    case_tiny_ring;
+/* life: domains, windows, sleep, death (cases_life.c) */
+rig_body case_many_domains, case_window, case_park_wakes, case_wake, case_peer_dies, case_two_threads, case_early_close;
+/* faults: damage is noticed (cases_faults.c) */
+rig_body case_loss_is_noticed, case_damage_is_noticed, case_killed;
+
+/* ---- helpers they share (cases_frames.c) ---- */
+
+/** Byte `at` of message `number`. */
+unsigned char pattern_at(uint64_t number, size_t at);
+void pattern_fill(void *data, uint64_t number, size_t at, size_t bytes);
+/** Index of the first byte that differs from the pattern, or bytes. */
+size_t pattern_check(const void *data, uint64_t number, size_t at, size_t bytes);
+
+/** A stamp with every field in use, and its check. */
+struct hkt__stamp stamp_of(uint64_t number, size_t bytes);
+void stamp_check(const struct hkt__stamp *stamp, uint64_t number, size_t bytes);
+
+/** A message under way on a channel; advance it until it is done. Zero bytes are one bare frame. */
+struct transfer {
+    struct hkt__chan *chan;
+    uint64_t number;     /* which pattern */
+    size_t bytes, done;
+    bool is_done;
+};
+/** Send or receive what goes now; true when something went. Checks content and stamp on receipt. */
+bool transfer_send(struct transfer *transfer);
+bool transfer_receive(struct transfer *transfer);
+/** Run both until done; either may be NULL. */
+void transfer_finish(struct rig_dom *dom, struct transfer *send, struct transfer *receive);
+
+#endif
