@@ -343,7 +343,9 @@ static enum hkt_status derive_operands(struct hkt__builder *b, const struct draf
         else
             rc = hkt__depend_read(depend, hkt__cell_base(sched, x->buf), &x->at, x->count);
     }
-    if (rc == HKT_OK && d->dst.count > 0)
+    if (rc == HKT_OK && d->kind == HKT__SIGNAL && d->dst.count > 0)
+        rc = hkt__depend_grant(depend, hkt__cell_base(sched, d->dst.buf), &d->dst.at, d->dst.count);
+    else if (rc == HKT_OK && d->dst.count > 0)
         rc = hkt__depend_write(depend, hkt__cell_base(sched, d->dst.buf), &d->dst.at, d->dst.count);
     return rc;
 }

@@ -68,6 +68,7 @@ void hkt__copy(struct hkt__builder *b, int lane, struct hkt__operand y, struct h
 void hkt__reduce(struct hkt__builder *b, int lane, struct hkt__operand y, const struct hkt__arg *args, int nargs);
 /** Each of to[0..nto) = x; destinations at other ranks must have been granted by a WAIT for that rank. */
 void hkt__write(struct hkt__builder *b, int lane, const struct hkt__arg *to, int nto, struct hkt__operand x);
+/** To the order of steps at this rank, WAIT writes x, and SIGNAL comes after all earlier uses of x but other SIGNALs. */
 void hkt__signal(struct hkt__builder *b, int peer, int lane, struct hkt__operand x);
 void hkt__wait(struct hkt__builder *b, int peer, int lane, struct hkt__operand x);
 /** A pure synchronisation: no operand, ordered after everything this rank waited for before (barrier). */

@@ -1,10 +1,13 @@
 /* Dependencies from operands. The rules, with "before" meaning earlier in program order:
  *   a read of a cell comes after its last writer before;
  *   a write comes after the last writer before and after all readers since that writer;
+ *   a SIGNAL of a cell comes after the same as a write, but for other SIGNALs: several peers may be shown one cell at
+ *   once. A write after it comes after the SIGNAL; a WAIT for the cell is such a write;
  *   touching a peer's memory comes after the last WAIT for that peer on each lane;
  *   a SIGNAL to a peer comes after every touch of that peer's memory before. The SIGNAL then stands for them, so a
  *   SIGNAL on another lane comes after them too.
- * A write drops the readers it has visited, so each list node is visited once: linear in the pieces in all. */
+ * A write drops the readers and grants it has visited, and a grant that visits many readers replaces them, so each list
+ * node is visited a bounded number of times: linear in the pieces in all. */
 #include "sched/depend.h"
 
 #include <assert.h>
@@ -13,8 +16,11 @@
 #include "sched/grow.h"
 
 struct hkt__depend_node {
-    int32_t step, piece, next;
+    int32_t step, piece, next; /* piece: of the step's operand */
 };
+
+/* A grant that comes after more readers than this stands for them from then on. */
+#define GRANT_READERS_MAX 4
 
 void hkt__depend_init(struct hkt__depend *d, int nranks)
 {
@@ -26,6 +32,7 @@ void hkt__depend_fini(struct hkt__depend *d)
 {
     hkt__free(d->writer);
     hkt__free(d->readers);
+    hkt__free(d->grants);
     hkt__free(d->touched);
     hkt__free(d->rx_last);
     hkt__free(d->wait_last);
@@ -63,6 +70,15 @@ static enum hkt_status add(struct hkt__depend *d, int32_t step)
     return HKT_OK;
 }
 
+static enum hkt_status add_list(struct hkt__depend *d, int32_t list)
+{
+    enum hkt_status rc = HKT_OK;
+
+    for (int32_t at = list; at >= 0 && rc == HKT_OK; at = d->nodes[at].next)
+        rc = add(d, d->nodes[at].step);
+    return rc;
+}
+
 /* Put the current step in front of a list. */
 static enum hkt_status push(struct hkt__depend *d, int32_t *list, int32_t piece)
 {
@@ -91,8 +107,13 @@ static enum hkt_status know_cells(struct hkt__depend *d, int32_t ncells)
     if (readers == NULL)
         return HKT_ERR_NOMEM;
     d->readers = readers;
+    int32_t *grants = hkt__grow(d->grants, &d->grants_cap, ncells, sizeof *grants);
+
+    if (grants == NULL)
+        return HKT_ERR_NOMEM;
+    d->grants = grants;
     for (int32_t i = d->ncells; i < ncells; i++)
-        writer[i] = readers[i] = -1;
+        writer[i] = readers[i] = grants[i] = -1;
     d->ncells = ncells;
     return HKT_OK;
 }
@@ -151,14 +172,39 @@ enum hkt_status hkt__depend_write(struct hkt__depend *d, int32_t base, const str
 
         if (d->writer[cell] == d->step)
             return HKT_ERR_BUG;
-        rc = add(d, d->writer[cell]);
-        for (int32_t at = d->readers[cell]; at >= 0 && rc == HKT_OK; at = d->nodes[at].next) {
+        for (int32_t at = d->readers[cell]; at >= 0; at = d->nodes[at].next)
             if (d->nodes[at].step == d->step && d->nodes[at].piece != i)
                 return HKT_ERR_BUG;
-            rc = add(d, d->nodes[at].step);
-        }
+        rc = add(d, d->writer[cell]);
+        if (rc == HKT_OK)
+            rc = add_list(d, d->readers[cell]);
+        if (rc == HKT_OK)
+            rc = add_list(d, d->grants[cell]);
         d->writer[cell] = d->step;
-        d->readers[cell] = -1;
+        d->readers[cell] = d->grants[cell] = -1;
+    }
+    return rc;
+}
+
+enum hkt_status hkt__depend_grant(struct hkt__depend *d, int32_t base, const struct hkt__span *span, int32_t count)
+{
+    enum hkt_status rc = know_cells(d, cells_end(base, span, count));
+    struct walk walk = walk_start(span);
+
+    for (int32_t i = 0; i < count && rc == HKT_OK; i++) {
+        const int32_t cell = base + walk_next(&walk);
+
+        int32_t nreaders = 0;
+
+        for (int32_t at = d->readers[cell]; at >= 0; at = d->nodes[at].next)
+            nreaders++;
+        rc = add(d, d->writer[cell]);
+        if (rc == HKT_OK)
+            rc = add_list(d, d->readers[cell]);
+        if (nreaders > GRANT_READERS_MAX)
+            d->readers[cell] = -1;
+        if (rc == HKT_OK)
+            rc = push(d, nreaders > GRANT_READERS_MAX ? &d->readers[cell] : &d->grants[cell], i);
     }
     return rc;
 }
@@ -181,12 +227,9 @@ enum hkt_status hkt__depend_touch(struct hkt__depend *d, int32_t rank)
 
 enum hkt_status hkt__depend_signal(struct hkt__depend *d, int32_t rank)
 {
-    enum hkt_status rc = HKT_OK;
-
     if (d->touched == NULL || d->touched[rank] < 0)
         return HKT_OK;
-    for (int32_t at = d->touched[rank]; at >= 0 && rc == HKT_OK; at = d->nodes[at].next)
-        rc = add(d, d->nodes[at].step);
+    enum hkt_status rc = add_list(d, d->touched[rank]);
     d->touched[rank] = -1;
     return rc == HKT_OK ? push(d, &d->touched[rank], 0) : rc;
 }

@@ -10,9 +10,9 @@ struct hkt__depend_node;
 struct hkt__depend {
     int32_t nranks;
     int32_t step;                     /* the step being derived */
-    /* Per cell: last step that wrote it (-1: none), and a list of the readers since (-1: empty). */
-    int32_t *writer, *readers;
-    int32_t ncells, writer_cap, readers_cap;
+    /* Per cell: last step that wrote it (-1: none), and lists of the readers and grants since (-1: empty). */
+    int32_t *writer, *readers, *grants;
+    int32_t ncells, writer_cap, readers_cap, grants_cap;
     /* Per rank, made at the first direct step: list of steps that touched its memory since they were last signalled. */
     int32_t *touched;
     /* Per receive queue, index rank * HKT__LANES_MAX + lane, made when first needed: last step, last WAIT; plus 1. */
@@ -37,6 +37,10 @@ HKT_NODISCARD enum hkt_status hkt__depend_begin(struct hkt__depend *d, int32_t s
 HKT_NODISCARD enum hkt_status hkt__depend_read(struct hkt__depend *d, int32_t base, const struct hkt__span *span,
                                                int32_t count);
 HKT_NODISCARD enum hkt_status hkt__depend_write(struct hkt__depend *d, int32_t base, const struct hkt__span *span,
+                                                int32_t count);
+/** The step hands the cells to a peer that may write them: after the last writer and the readers since, but not after
+ *  other grants. To later steps it is a read: what the peer does is ordered by the WAIT that takes the cells back. */
+HKT_NODISCARD enum hkt_status hkt__depend_grant(struct hkt__depend *d, int32_t base, const struct hkt__span *span,
                                                 int32_t count);
 /** The step reads or writes memory of `rank`: after every grant (WAIT) got from it so far. */
 HKT_NODISCARD enum hkt_status hkt__depend_touch(struct hkt__depend *d, int32_t rank);

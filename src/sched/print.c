@@ -28,11 +28,14 @@ static void put_span(FILE *file, const struct hkt__span *span, int32_t count)
     }
 }
 
-static void put_operand(FILE *file, const struct hkt__operand *x)
+/* at_rank: whose memory it is, if it is a peer's; -1: this rank's. */
+static void put_placed(FILE *file, const struct hkt__operand *x, int32_t at_rank)
 {
     fprintf(file, "%s[", buf_names[x->buf]);
     put_span(file, &x->at, x->count);
     fputc(']', file);
+    if (at_rank >= 0)
+        fprintf(file, "@%d", (int)at_rank);
     if (x->buf == HKT__SCRATCH) {
         fprintf(file, " as %s[", buf_names[x->like_buf]);
         put_span(file, &x->like, x->count);
@@ -40,11 +43,14 @@ static void put_operand(FILE *file, const struct hkt__operand *x)
     }
 }
 
+static void put_operand(FILE *file, const struct hkt__operand *x)
+{
+    put_placed(file, x, -1);
+}
+
 static void put_arg(FILE *file, const struct hkt__sched *sched, const struct hkt__arg *arg)
 {
-    put_operand(file, &arg->x);
-    if (arg->rank != sched->rank)
-        fprintf(file, "@%d", (int)arg->rank);
+    put_placed(file, &arg->x, arg->rank != sched->rank ? arg->rank : -1);
 }
 
 static void put_args(FILE *file, const struct hkt__sched *sched, const struct hkt__step *step, int32_t from,
