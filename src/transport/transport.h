@@ -58,8 +58,8 @@ struct hkt__view {
 
 struct hkt__chan_ops {
     /** Room for a frame of at most `bytes`: min(bytes, HKT__ROOM_MIN) <= room <= frame_bytes_max; bytes == 0 is a bare
-     *  signal. AGAIN: no credit now. Calling it again before tx_end gives the same room, or, for other bytes, one that
-     *  replaces it. */
+     *  signal. AGAIN: no credit now. Calling it again before tx_end replaces the room: for the same bytes by the same or a
+     *  larger one, for fewer or more bytes by one that fits them as above (room beyond `bytes` is to be ignored). */
     enum hkt_status (*tx_begin)(struct hkt__chan *chan, size_t bytes, struct hkt__room *out_room);
     /** Publish the room's first `bytes` bytes as a frame: OK or a failure, never AGAIN (a room granted can be filled). */
     enum hkt_status (*tx_end)(struct hkt__chan *chan, size_t bytes, const struct hkt__stamp *stamp);

@@ -31,6 +31,8 @@ struct transfer {
     uint64_t number;     /* which pattern */
     size_t bytes, done;
     bool is_done;
+    bool may_fail;       /* a failure is recorded in status rather than ending the run */
+    enum hkt_status status;
 };
 /** Send or receive what goes now; true when something went. Checks content and stamp on receipt. */
 bool transfer_send(struct transfer *transfer);

@@ -73,9 +73,12 @@ uint64_t rig_random(uint64_t *state);
 
 #define RIG_CHECK(condition)                                                                                           \
     ((condition) ? (void)0 : rig_fail(__FILE__, __LINE__, "%s [%s]", #condition, hkt_last_error()))
-#define RIG_EQUAL(a, b)                                                                                                \
-    ((a) == (b) ? (void)0                                                                                              \
-                : rig_fail(__FILE__, __LINE__, "%s == %s: %lld, %lld [%s]", #a, #b, (long long)(a), (long long)(b),    \
-                           hkt_last_error()))
+#define RIG_EQUAL(a, b) rig_equal(__FILE__, __LINE__, #a " == " #b, (long long)(a), (long long)(b))
+
+static inline void rig_equal(const char *file, int line, const char *text, long long a, long long b)
+{
+    if (a != b)
+        rig_fail(file, line, "%s: %lld, %lld [%s]", text, a, b, hkt_last_error());
+}
 
 #endif
