@@ -22,18 +22,20 @@ struct launcher {
     const char *rank, *size;
     const char *local_rank, *local_size;    /* NULL: it sets none */
     const char *also;                       /* must be set, too; NULL: nothing */
+    bool is_address_due;                    /* it sets MASTER_ADDR and MASTER_PORT: their absence is a mistake */
     const char *job[JOB_VARIABLES_MAX];     /* together they tell this job from others */
 };
 
 /* Slurm's variables count only within a step (srun): a batch script has SLURM_PROCID=0, too, but no other ranks. */
 static const struct launcher launchers[] = {
-    {"hocket run", "HOCKET_RANK", "HOCKET_SIZE", "HOCKET_LOCAL_RANK", "HOCKET_LOCAL_SIZE", NULL, {NULL}},
-    {"torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", NULL, {"TORCHELASTIC_RUN_ID", "MASTER_PORT"}},
+    {"hocket run", "HOCKET_RANK", "HOCKET_SIZE", "HOCKET_LOCAL_RANK", "HOCKET_LOCAL_SIZE", NULL, false, {NULL}},
+    {"torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", NULL, true,
+     {"TORCHELASTIC_RUN_ID", "MASTER_PORT"}},
     {"Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
-     "OMPI_COMM_WORLD_LOCAL_SIZE", NULL, {"PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"}},
-    {"PMI", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", NULL,
+     "OMPI_COMM_WORLD_LOCAL_SIZE", NULL, false, {"PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"}},
+    {"PMI", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", NULL, false,
      {"SLURM_JOB_ID", "SLURM_STEP_ID", "PMI_PORT"}},
-    {"Slurm", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", NULL, "SLURM_STEP_ID",
+    {"Slurm", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", NULL, "SLURM_STEP_ID", false,
      {"SLURM_JOB_ID", "SLURM_STEP_ID"}},
 };
 
@@ -276,7 +278,7 @@ static enum hkt_status find_root(getenv_function *getenv_fn, const struct launch
         return parse_root(root, &env->id);
     if (host != NULL && port != NULL)
         return master_root(getenv_fn, host, port, env);
-    if (launcher == &launchers[1])
+    if (launcher->is_address_due)
         return hkt__fail(HKT_ERR_INVALID, "%s is not set: the address of rank 0 is needed, as MASTER_ADDR and "
                          "MASTER_PORT or as HOCKET_ROOT=host:port", host == NULL ? "MASTER_ADDR" : "MASTER_PORT");
     return derive_root(getenv_fn, launcher, key, env);
