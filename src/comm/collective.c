@@ -232,7 +232,7 @@ enum hkt_status hkt__collective_start(struct hkt__collective *work, struct hkt__
         return rc;
     bind->stamp = make_stamp(call, work->algo);
     work->record = hkt__recorder_begin(&comm->recorder, &bind->stamp, work->algo->info.name, -1);
-    rc = hkt__plans_get(comm, work->algo, call->root, call->in_place, &work->cached);
+    rc = hkt__plans_get(comm, work->algo, call->root < 0 ? 0 : call->root, call->in_place, &work->cached);
     if (rc < 0)
         return rc;
     bind->grid = (struct hkt__grid){.cuts = hkt__plan_shape(work->cached->plan)->cuts, .count = call->count};
