@@ -1,5 +1,6 @@
-/* Work on memory: reduce, copy, scale, convert. The plain C version is the definition; faster ones are compared with
- * it, bit for bit where the order is fixed. Host memory only for now; a device adds a table. */
+/* Work on memory: reduce, copy, scale, convert. The plain C version (kernels_c.c) is the definition; the vector versions
+ * (kernels_vec.h, compiled once per instruction set) give the same bits. Host memory only for now; a device adds a
+ * table. Nothing here allocates, fails or keeps state; any thread may call anything. */
 #ifndef HOCKET_DEVICE_DEVICE_H
 #define HOCKET_DEVICE_DEVICE_H
 
@@ -9,31 +10,46 @@
 #include "hocket/types.h"
 
 /** dst[i] = srcs[0][i] op srcs[1][i] op ... op srcs[nsrcs-1][i], i < count, nsrcs >= 1, folded left to right.
- *  16- and 8-bit floats accumulate in f32 and round once at the end. dst may be any one of srcs (element by element);
- *  no other overlap. No alignment is required. AVG folds like SUM (hkt__scale divides at the end). Integers wrap. Float min and max: NaN if any
- *  input is NaN, -0 < +0; so the result does not depend on the order of the inputs. bool is 0 or 1: SUM and PROD are not defined on it (hkt_op_check). */
+ *  dst may be any one of srcs (element by element); no other overlap. No alignment is required. nsrcs == 1 copies.
+ *  Integers  wrap; logical operations yield 0 or 1; AVG folds like SUM (hkt__divide divides at the end).
+ *  Floats    16- and 8-bit ones accumulate in f32 and round once, at the end. A NaN result is always the quiet positive
+ *            NaN without payload, so a op b and b op a agree bit for bit. MIN and MAX: NaN if any input is NaN, -0 < +0;
+ *            so their result does not depend on the order of the inputs at all.
+ *  bool      any byte but 0 counts as true, the result is 0 or 1; SUM, PROD and AVG are not defined (hkt_op_check). */
 typedef void hkt__reduce_fn(void *dst, const void *const *srcs, int nsrcs, size_t count);
 
 enum hkt__isa { HKT__ISA_C, HKT__ISA_SSE2, HKT__ISA_AVX2, HKT__ISA_AVX512, HKT__ISA_COUNT };
 
-/** Best instruction set this CPU and OS allow, capped by HOCKET_ISA. */
+/** Best instruction set this CPU and OS allow, capped by HOCKET_ISA (ignored when the settings do not load: whoever
+ *  starts the library reports that). Some 10 ns: ask once, then keep it. */
 enum hkt__isa hkt__isa_best(void);
+/** As HOCKET_ISA writes it: "c", "sse2", "avx2", "avx512"; "?" for a value out of range. */
 const char *hkt__isa_name(enum hkt__isa isa);
 
-/** Kernel for a built-in op on a dtype; NULL when hkt_op_check refuses the pair. isa: at most this. */
+/** Kernel for a built-in op on a dtype; NULL when hkt_op_check refuses the pair. isa: at most this one, and at most what
+ *  the build has; it must not exceed hkt__isa_best of this CPU. A table look-up. */
 hkt__reduce_fn *hkt__reduce_get(enum hkt_op op, enum hkt_dtype dtype, enum hkt__isa isa);
 
+/* From here on stores that bypass the caches pay. Measured on a 2-core Sapphire Rapids guest (2 MiB L2, shared L3), 2026:
+ * they gain 20-40 % on copies that go to DRAM, break even at about 4 MiB, and lose 2.5-3.5x on buffers that fit L2. */
+#define HKT__NT_BYTES ((size_t)4 << 20)
+
 /** memcpy for collectives: non-temporal stores from HKT__NT_BYTES on when `streaming` (the destination will not be
- *  read soon); otherwise ordinary stores. No overlap. */
+ *  read soon), visible to other threads by the caller's next release as any store; otherwise memcpy. No overlap,
+ *  except dst == src, which does nothing. */
 void hkt__copy_bytes(void *dst, const void *src, size_t bytes, int streaming);
 
-/** x[i] /= n for AVG: floats divide (f16, bf16, f8 in f32, rounded once), integers divide and truncate toward zero. */
+/** x[i] /= n for AVG, n >= 1: floats divide (f16, bf16, f8 in f32, rounded once), integers divide and truncate toward
+ *  zero. bool is left alone. */
 void hkt__divide(void *x, size_t count, enum hkt_dtype dtype, int n);
 
-/** dst[i] = src[i] * *scalar for the pre-multiplied sum; dst may be src. Not for bool. */
+/** dst[i] = src[i] * *scalar for the pre-multiplied sum; dst may be src. f16, bf16 and f8 multiply in f32 and round once,
+ *  integers wrap. Not for bool. */
 void hkt__premultiply(void *dst, const void *src, size_t count, enum hkt_dtype dtype, const void *scalar);
 
-/** Scalar conversions that define the small formats: round to nearest even; f8e4m3 saturates to NaN as OCP says. */
+/** Scalar conversions of f16, bf16, f8e4m3, f8e5m2 and f32, which define the small formats: to_f32 is exact (a NaN becomes
+ *  the quiet positive one); from_f32 rounds to nearest, ties to even, subnormals included. Beyond the largest finite
+ *  value f16, bf16 and f8e5m2 give infinity; f8e4m3, which has none, gives NaN. x needs no alignment. */
 float hkt__to_f32(const void *x, enum hkt_dtype dtype);
 void hkt__from_f32(void *x, enum hkt_dtype dtype, float value);
 
