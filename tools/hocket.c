@@ -12,6 +12,7 @@ struct tool {
 
 static const struct tool tools[] = {
     { "run", hkt_tool_run, "start N ranks of a program on this machine" },
+    { "perf", hkt_tool_perf, "time a collective and check its result (busbw benchmark)" },
 };
 
 #define TOOL_COUNT (sizeof tools / sizeof tools[0])

@@ -14,6 +14,7 @@ enum tool_exit {
 
 /** Subcommands: argv[0] is the subcommand's name; the result is the exit code. */
 int hkt_tool_run(int argc, char **argv);
+int hkt_tool_perf(int argc, char **argv);
 
 /** "hocket COMMAND: ..." on stderr; command NULL: "hocket: ...". */
 void hkt_tool_say(const char *command, const char *format, ...) __attribute__((format(printf, 2, 3)));

@@ -1,0 +1,367 @@
+/* `hocket perf`: sets ranks up (one per process, or several threads of a process), walks the sizes, types, operations and
+ * roots, and lets rank 0 print. */
+#include <math.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "perf.h"
+#include "tools.h"
+
+#define BUCKET_BYTES (25u << 20) /* DistributedDataParallel's default bucket_cap_mb */
+
+/** One thread of this process. */
+struct worker {
+    pthread_t thread;
+    struct perf_rank rank;
+    struct hkt_unique_id id;
+    const struct hkt_config *config;
+    int index, total;                /* its rank, and ranks over all processes */
+    int code;                        /* exit code */
+};
+
+static bool is_v(enum hkt_coll coll)
+{
+    return coll == HKT_ALL_GATHER_V || coll == HKT_REDUCE_SCATTER_V || coll == HKT_ALL_TO_ALL_V;
+}
+
+static bool is_reduction(enum hkt_coll coll)
+{
+    return coll == HKT_ALL_REDUCE || coll == HKT_REDUCE || coll == HKT_REDUCE_SCATTER || coll == HKT_REDUCE_SCATTER_V;
+}
+
+static bool is_rooted(enum hkt_coll coll)
+{
+    return coll == HKT_BROADCAST || coll == HKT_REDUCE || coll == HKT_GATHER || coll == HKT_SCATTER;
+}
+
+static bool has_in_place(enum hkt_coll coll)
+{
+    return coll != HKT_SEND_RECV && coll != HKT_BARRIER && coll != HKT_ALL_TO_ALL_V;
+}
+
+/** The API's count for a size in bytes: sizes are of the whole vector, as in nccl-tests. */
+static size_t count_of(const struct perf_rank *rank, enum hkt_coll coll, enum hkt_dtype dtype, size_t bytes)
+{
+    const size_t elems = bytes / hkt_dtype_size(dtype);
+
+    switch (coll) {
+    case HKT_ALL_REDUCE:
+    case HKT_BROADCAST:
+    case HKT_REDUCE:
+    case HKT_SEND_RECV:
+        return elems;
+    case HKT_BARRIER:
+        return 0;
+    default:
+        return elems / (size_t)rank->nranks;
+    }
+}
+
+static bool allocate(struct perf_rank *rank)
+{
+    const size_t n = (size_t)rank->nranks;
+    /* v-variants move up to twice the even share per pair; a page of slack for empty cases. */
+    const size_t bytes = rank->options->bytes_max * (is_v(rank->options->coll) ? 2 : 1) + n * 16 + 4096;
+
+    rank->buffer_bytes = (bytes + 4095) / 4096 * 4096;
+    rank->send = aligned_alloc(4096, rank->buffer_bytes);
+    rank->recv = aligned_alloc(4096, rank->buffer_bytes);
+    rank->times = calloc((size_t)rank->options->iters, sizeof(double));
+    rank->counts = calloc(n * 4, sizeof(size_t));
+    rank->inputs = calloc(n + 1, (size_t)PERF_PATTERN * 8);
+    if (rank->send == NULL || rank->recv == NULL || rank->times == NULL || rank->counts == NULL || rank->inputs == NULL)
+        return false;
+    rank->displs = rank->counts + n;
+    rank->peer_counts = rank->displs + n;
+    rank->peer_displs = rank->peer_counts + n;
+    rank->expected = rank->inputs + n * PERF_PATTERN * 8;
+    memset(rank->send, 0, rank->buffer_bytes);
+    memset(rank->recv, 0, rank->buffer_bytes);
+    return true;
+}
+
+static void release(struct perf_rank *rank)
+{
+    free(rank->send);
+    free(rank->recv);
+    free(rank->times);
+    free(rank->counts);
+    free(rank->inputs);
+}
+
+/** Out of place, then in place. Returns false on failure, which it reports. */
+static bool run_case(struct perf_rank *rank, struct perf_case *c, struct perf_report *report, int64_t *wrong)
+{
+    struct perf_result results[2] = {0};
+
+    if (is_v(c->coll))
+        perf_make_counts(rank, c);
+    perf_make_patterns(rank, c);
+    for (int i = 0; i < 1 + has_in_place(c->coll); i++) {
+        c->in_place = i == 1;
+        const enum hkt_status rc = perf_measure(rank, c, &results[i]);
+
+        if (rc < 0) {
+            hkt_tool_say("perf", "rank %d: %s: %s", rank->rank, hkt_status_name(rc), hkt_last_error());
+            return false;
+        }
+        *wrong += results[i].wrong > 0 ? results[i].wrong : 0;
+    }
+    perf_report_row(report, c, perf_size_bytes(rank, c), results);
+    return true;
+}
+
+static bool run_roots(struct perf_rank *rank, struct perf_case *c, struct perf_report *report, int64_t *wrong)
+{
+    const int root = rank->options->root;
+    const bool all = root < 0 && is_rooted(c->coll);
+
+    for (int r = all ? 0 : root < 0 ? 0 : root; r <= (all ? rank->nranks - 1 : root < 0 ? 0 : root); r++) {
+        c->root = r;
+        if (!run_case(rank, c, report, wrong))
+            return false;
+    }
+    return true;
+}
+
+static bool run_size(struct perf_rank *rank, size_t bytes, struct perf_report *report, int64_t *wrong)
+{
+    const struct perf_options *options = rank->options;
+
+    for (int d = 0; d < HKT_DTYPE_COUNT; d++) {
+        for (int o = 0; o < HKT_OP_COUNT; o++) {
+            struct perf_case c = {.coll = options->coll, .dtype = (enum hkt_dtype)d, .op = (enum hkt_op)o};
+
+            if (!options->dtypes[d] || !options->ops[o])
+                continue;
+            /* Of `all`, leave out what is not defined; movement ignores the operation. */
+            if (is_reduction(c.coll) && hkt_op_check(c.op, c.dtype) < 0)
+                continue;
+            if (!is_reduction(c.coll))
+                c.op = HKT_SUM;
+            c.count = count_of(rank, c.coll, c.dtype, bytes);
+            if (!run_roots(rank, &c, report, wrong))
+                return false;
+            if (!is_reduction(c.coll))
+                break;
+        }
+    }
+    return true;
+}
+
+static bool run_sweep(struct perf_rank *rank, struct perf_report *report, int64_t *wrong)
+{
+    const struct perf_options *options = rank->options;
+
+    for (size_t bytes = options->bytes_min; bytes <= options->bytes_max;) {
+        if (!run_size(rank, bytes, report, wrong))
+            return false;
+        if (options->coll == HKT_BARRIER)
+            break;
+        bytes = options->step_factor > 1 && bytes > 0 ? bytes * (size_t)options->step_factor : bytes + options->step_bytes;
+    }
+    return true;
+}
+
+/** One call of a replay, checked and timed on its own; times add up. */
+static bool replay_call(struct perf_rank *rank, size_t elems, struct perf_result *sum, int64_t *wrong)
+{
+    struct perf_case c = {.coll = HKT_ALL_REDUCE, .dtype = HKT_F32, .op = HKT_SUM, .count = elems, .in_place = true};
+    struct perf_result result = {0};
+    const enum hkt_status rc = perf_measure(rank, &c, &result);
+
+    if (rc < 0) {
+        hkt_tool_say("perf", "rank %d: %s: %s", rank->rank, hkt_status_name(rc), hkt_last_error());
+        return false;
+    }
+    sum->time_us += result.time_us;
+    sum->wire_bytes += result.wire_bytes;
+    sum->p99_us = result.p99_us > sum->p99_us ? result.p99_us : sum->p99_us;
+    sum->p50_us += result.p50_us;
+    sum->wrong += result.wrong > 0 ? result.wrong : 0;
+    *wrong += result.wrong > 0 ? result.wrong : 0;
+    return true;
+}
+
+/** The gradients of a model in buckets: a bucket closes when the next tensor would overfill it. Tensors larger than the
+ *  buffer are replayed in parts of a bucket. */
+static bool run_replay(struct perf_rank *rank, const struct perf_model *model, struct perf_report *report, int64_t *wrong)
+{
+    const size_t cap = rank->options->per_tensor ? 0 : BUCKET_BYTES / 4;
+    const size_t most = rank->buffer_bytes / 4;
+    struct perf_result sum = {0};
+    struct perf_case c = {.coll = HKT_ALL_REDUCE, .dtype = HKT_F32, .op = HKT_SUM};
+    size_t bucket = 0, total = 0;
+    int calls = 0;
+    char what[64];
+
+    perf_make_patterns(rank, &c);
+    for (int i = 0; i <= model->count; i++) {
+        const size_t next = i < model->count ? model->sizes[i] : 0;
+
+        while (bucket > 0 && (i == model->count || bucket + next > cap || bucket > most)) {
+            const size_t part = bucket < most ? bucket : most;
+
+            if (!replay_call(rank, part, &sum, wrong))
+                return false;
+            bucket -= part;
+            total += part;
+            calls++;
+        }
+        bucket += next;
+    }
+    sum.algbw = (double)total * 4 / (sum.time_us * 1e3);
+    sum.busbw = sum.algbw * perf_bus_factor(HKT_ALL_REDUCE, rank->nranks);
+    snprintf(what, sizeof what, "%s %s", model->name, cap > 0 ? "25 MB buckets" : "per tensor");
+    perf_report_replay(report, what, calls, (double)total * 4, &sum);
+    return true;
+}
+
+static int measure_all(struct perf_rank *rank)
+{
+    struct perf_model model = {0};
+    int64_t wrong = 0;
+    bool ok;
+
+    if (!allocate(rank)) {
+        hkt_tool_say("perf", "rank %d: no memory for two buffers of %zu bytes; lower --maxbytes", rank->rank,
+                     rank->options->bytes_max);
+        hkt_comm_revoke(rank->comm);
+        return TOOL_FAILED;
+    }
+    struct perf_report *report = rank->rank == 0 ? perf_report_open(rank->options, rank) : NULL;
+
+    if (rank->options->replay == NULL)
+        ok = run_sweep(rank, report, &wrong);
+    else
+        ok = perf_model_make(rank->options->replay, &model) && run_replay(rank, &model, report, &wrong);
+    free(model.sizes);
+    ok &= perf_report_close(report);
+    return ok && wrong == 0 ? TOOL_OK : TOOL_FAILED;
+}
+
+static void *work(void *arg)
+{
+    struct worker *worker = arg;
+    enum hkt_status rc = HKT_OK;
+
+    worker->code = TOOL_FAILED;
+    if (worker->rank.comm == NULL)
+        rc = hkt_comm_init_rank(&worker->rank.comm, worker->total, &worker->id, worker->index, worker->config);
+    if (rc < 0) {
+        hkt_tool_say("perf", "rank %d: %s: %s", worker->index, hkt_status_name(rc), hkt_last_error());
+        return NULL;
+    }
+    worker->rank.rank = hkt_comm_rank(worker->rank.comm);
+    worker->rank.nranks = hkt_comm_size(worker->rank.comm);
+    worker->code = measure_all(&worker->rank);
+    release(&worker->rank);
+    if (hkt_comm_destroy(worker->rank.comm) < 0)
+        worker->code = TOOL_FAILED;
+    return NULL;
+}
+
+/** Several ranks per process: the process's communicator only spreads the unique id of the real one. */
+static int run_threads(struct hkt_comm *processes, const struct perf_options *options, const struct hkt_config *config)
+{
+    struct worker *workers = calloc((size_t)options->threads, sizeof *workers);
+    struct hkt_unique_id id;
+    enum hkt_status rc = HKT_OK;
+    int code = TOOL_OK, started = 0;
+
+    if (workers == NULL)
+        return TOOL_FAILED;
+    if (hkt_comm_rank(processes) == 0)
+        rc = hkt_get_unique_id(&id);
+    if (rc == HKT_OK)
+        rc = hkt_broadcast(&id, &id, sizeof id, HKT_UINT8, 0, processes, NULL);
+    for (; started < options->threads && rc == HKT_OK; started++) {
+        workers[started] = (struct worker){.rank = {.options = options}, .id = id, .config = config,
+                                           .index = hkt_comm_rank(processes) * options->threads + started,
+                                           .total = hkt_comm_size(processes) * options->threads};
+        if (pthread_create(&workers[started].thread, NULL, work, &workers[started]) != 0) {
+            hkt_tool_say("perf", "cannot start thread %d of %d (ulimit -u)", started + 1, options->threads);
+            code = TOOL_FAILED;
+            break;
+        }
+    }
+    if (rc < 0) {
+        hkt_tool_say("perf", "%s: %s", hkt_status_name(rc), hkt_last_error());
+        code = TOOL_FAILED;
+    }
+    for (int i = 0; i < started; i++) {
+        pthread_join(workers[i].thread, NULL);
+        code = workers[i].code > code ? workers[i].code : code;
+    }
+    free(workers);
+    return code;
+}
+
+/** "ring" names the algorithm of the measured collective; lists pass through. */
+static const char *algo_setting(const struct perf_options *options, char *text, size_t bytes)
+{
+    if (options->algo == NULL || strchr(options->algo, '=') != NULL)
+        return options->algo;
+    snprintf(text, bytes, "%s=%s", hkt_coll_name(options->coll), options->algo);
+    return text;
+}
+
+/** What can be refused before ranks meet. */
+static int check_options(const struct perf_options *options)
+{
+    struct perf_model model;
+
+    if (options->replay != NULL) {
+        if (!perf_model_make(options->replay, &model))
+            return hkt_tool_usage("perf", "--replay knows %s, not \"%s\"", perf_model_names(), options->replay);
+        free(model.sizes);
+    }
+    if (!is_reduction(options->coll))
+        return TOOL_OK;
+    for (int d = 0; d < HKT_DTYPE_COUNT; d++)
+        for (int o = 0; o < HKT_OP_COUNT; o++)
+            if (options->dtypes[d] && options->ops[o] && hkt_op_check((enum hkt_op)o, (enum hkt_dtype)d) == HKT_OK)
+                return TOOL_OK;
+    return hkt_tool_usage("perf", "the operation is not defined on this type: %s", hkt_last_error());
+}
+
+int hkt_tool_perf(int argc, char **argv)
+{
+    struct perf_options options;
+    struct hkt_config config = HKT_CONFIG_INIT;
+    char algo[128];
+    int code;
+
+    if (perf_parse(argc, argv, &options, &code))
+        return code;
+    if (check_options(&options) != TOOL_OK)
+        return TOOL_USAGE;
+    if (options.replay != NULL)
+        options.bytes_max = options.bytes_max > (64u << 20) ? options.bytes_max : 64u << 20;
+    config.algo = algo_setting(&options, algo, sizeof algo);
+    config.transport = options.transport;
+    struct hkt_comm *comm;
+    const enum hkt_status rc = hkt_comm_init_env(&comm, &config);
+
+    if (rc < 0) {
+        hkt_tool_say("perf", "%s: %s", hkt_status_name(rc), hkt_last_error());
+        return TOOL_FAILED;
+    }
+    const int nranks = hkt_comm_size(comm) * options.threads;
+
+    if (options.root >= nranks) {
+        code = hkt_tool_usage("perf", "root %d is not a rank: there are ranks 0..%d", options.root, nranks - 1);
+        hkt_comm_destroy(comm);
+        return code;
+    }
+    if (options.threads > 1) {
+        code = run_threads(comm, &options, &config);
+        hkt_comm_destroy(comm);
+        return code;
+    }
+    struct worker worker = {.rank = {.options = &options, .comm = comm}};
+
+    work(&worker);
+    return worker.code;
+}

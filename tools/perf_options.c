@@ -1,0 +1,195 @@
+/* The flags of `hocket perf`: nccl-tests' where they exist, so that scripts carry over. */
+#include <getopt.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "perf.h"
+#include "tools.h"
+
+enum { OPT_JSON = 256, OPT_ALGO, OPT_TRANSPORT, OPT_REPLAY, OPT_PER_TENSOR };
+
+static const struct option long_options[] = {
+    {"minbytes", required_argument, NULL, 'b'},     {"maxbytes", required_argument, NULL, 'e'},
+    {"stepbytes", required_argument, NULL, 'i'},    {"stepfactor", required_argument, NULL, 'f'},
+    {"iters", required_argument, NULL, 'n'},        {"warmup_iters", required_argument, NULL, 'w'},
+    {"datatype", required_argument, NULL, 'd'},     {"op", required_argument, NULL, 'o'},
+    {"root", required_argument, NULL, 'r'},         {"check", required_argument, NULL, 'c'},
+    {"blocking", required_argument, NULL, 'z'},     {"average", required_argument, NULL, 'a'},
+    {"nthreads", required_argument, NULL, 't'},     {"json", required_argument, NULL, OPT_JSON},
+    {"algo", required_argument, NULL, OPT_ALGO},    {"transport", required_argument, NULL, OPT_TRANSPORT},
+    {"replay", required_argument, NULL, OPT_REPLAY}, {"per-tensor", no_argument, NULL, OPT_PER_TENSOR},
+    {"help", no_argument, NULL, 'h'},               {NULL, 0, NULL, 0},
+};
+
+static void print_help(void)
+{
+    printf("usage: hocket perf COLLECTIVE [OPTIONS]\n"
+           "Times a collective and checks its result. Start it with `hocket run -n N`, mpirun, torchrun or srun;\n"
+           "alone it is one rank. Collectives:");
+    for (int c = 0; c < HKT_COLL_COUNT; c++)
+        printf(" %s", hkt_coll_name((enum hkt_coll)c));
+    printf("\n\n"
+           "  -b, --minbytes BYTES      smallest size (32M); K, M, G are binary\n"
+           "  -e, --maxbytes BYTES      largest size (as -b)\n"
+           "  -f, --stepfactor N        multiply the size by N\n"
+           "  -i, --stepbytes BYTES     or add BYTES (1M)\n"
+           "  -n, --iters N             timed calls of each case (20)\n"
+           "  -w, --warmup_iters N      untimed calls before (5)\n"
+           "  -c, --check N             check the result of this many calls (1); 0: do not check\n"
+           "  -d, --datatype TYPE       float (default), double, half, bfloat16, int8 ... bool, or all\n"
+           "  -o, --op OP               sum (default), prod, min, max, avg, band ... lxor, or all\n"
+           "  -r, --root RANK           root of rooted collectives (0); all: every rank in turn\n"
+           "  -z, --blocking N          0: calls back to back (default), 1: a barrier before each call\n"
+           "  -a, --average N           time is 0: rank 0's, 1: the mean (default), 2: the least, 3: the largest\n"
+           "  -t, --nthreads N          ranks per process, each a thread (1)\n"
+           "      --algo NAME           force an algorithm (`hocket explain --list`)\n"
+           "      --transport LIST      allow just these transports, e.g. tcp; ^shm: all but shm\n"
+           "      --replay MODEL        all-reduce the gradients of a model (%s) in buckets of 25 MB\n"
+           "      --per-tensor          with --replay: one call per tensor\n"
+           "      --json FILE           write results as JSON too\n\n"
+           "Columns as in nccl-tests: time is microseconds per call, algbw = size / time, busbw = algbw * factor\n"
+           "(all_reduce 2(p-1)/p; reduce_scatter, all_gather, all_to_all, gather, scatter (p-1)/p; others 1), GB = 1e9.\n"
+           "p50 and p99 are over calls, each as long as its slowest rank. wire is what the busiest rank moved per call\n"
+           "(sent, or read and written directly), x min its ratio to the least possible.\n"
+           "Exit code 1 when a result is wrong, 2 for wrong usage.\n",
+           perf_model_names());
+}
+
+static int usage(const char *what, const char *value)
+{
+    hkt_tool_say("perf", "%s \"%s\"; see `hocket perf --help`", what, value);
+    return TOOL_USAGE;
+}
+
+/** Bytes with a binary suffix; false when it is not a number. */
+static bool parse_bytes(const char *text, size_t *out_bytes)
+{
+    char *end;
+    const double value = strtod(text, &end);
+    const char *suffixes = "KMGT", *suffix = *end != '\0' ? strchr(suffixes, *end & ~0x20) : NULL;
+    double scale = 1;
+
+    if (end == text || value < 0)
+        return false;
+    if (suffix != NULL) {
+        for (const char *s = suffixes; s <= suffix; s++)
+            scale *= 1024;
+        end++;
+    }
+    if (*end == 'B' || *end == 'b')
+        end++;
+    if (*end != '\0' || value * scale > 1e15)
+        return false;
+    *out_bytes = (size_t)(value * scale);
+    return true;
+}
+
+static bool parse_int(const char *text, int min, int max, int *out_value)
+{
+    char *end;
+    const long value = strtol(text, &end, 10);
+
+    if (end == text || *end != '\0' || value < min || value > max)
+        return false;
+    *out_value = (int)value;
+    return true;
+}
+
+static bool parse_dtypes(const char *text, struct perf_options *options)
+{
+    enum hkt_dtype dtype = HKT_F32;
+    const bool all = strcmp(text, "all") == 0;
+
+    if (!all && hkt_dtype_parse(text, &dtype) < 0)
+        return false;
+    for (int d = 0; d < HKT_DTYPE_COUNT; d++)
+        options->dtypes[d] = all || d == (int)dtype;
+    return true;
+}
+
+static bool parse_ops(const char *text, struct perf_options *options)
+{
+    enum hkt_op op = HKT_SUM;
+    const bool all = strcmp(text, "all") == 0;
+
+    if (!all && hkt_op_parse(text, &op) < 0)
+        return false;
+    for (int o = 0; o < HKT_OP_COUNT; o++)
+        options->ops[o] = all || o == (int)op;
+    return true;
+}
+
+static bool parse_root(const char *text, struct perf_options *options)
+{
+    if (strcmp(text, "all") == 0) {
+        options->root = -1;
+        return true;
+    }
+    return parse_int(text, -1, HKT_RANKS_MAX, &options->root);
+}
+
+/** One flag with its value; false: the value does not fit. */
+static bool apply(int flag, const char *value, struct perf_options *o)
+{
+    int average = 0;
+
+    switch (flag) {
+    case 'b': return parse_bytes(value, &o->bytes_min);
+    case 'e': return parse_bytes(value, &o->bytes_max);
+    case 'i': return parse_bytes(value, &o->step_bytes) && o->step_bytes > 0;
+    case 'f': return parse_int(value, 2, 1 << 20, &o->step_factor);
+    case 'n': return parse_int(value, 1, 1 << 24, &o->iters);
+    case 'w': return parse_int(value, 0, 1 << 24, &o->warmup_iters);
+    case 'c': return parse_int(value, 0, 1 << 24, &o->check_iters);
+    case 'z': return parse_int(value, 0, 1, &o->blocking);
+    case 't': return parse_int(value, 1, 256, &o->threads);
+    case 'd': return parse_dtypes(value, o);
+    case 'o': return parse_ops(value, o);
+    case 'r': return parse_root(value, o);
+    case 'a':
+        if (!parse_int(value, 0, 3, &average))
+            return false;
+        o->average = (enum perf_average)average;
+        return true;
+    case OPT_JSON: o->json_path = value; return true;
+    case OPT_ALGO: o->algo = value; return true;
+    case OPT_TRANSPORT: o->transport = value; return true;
+    case OPT_REPLAY: o->replay = value; return true;
+    default: o->per_tensor = true; return true;
+    }
+}
+
+int perf_parse(int argc, char **argv, struct perf_options *options, int *out_code)
+{
+    bool has_max = false;
+    int flag;
+
+    *options = (struct perf_options){.bytes_min = 32u << 20, .step_bytes = 1u << 20, .iters = 20, .warmup_iters = 5,
+                                     .check_iters = 1, .threads = 1, .average = PERF_MEAN};
+    options->dtypes[HKT_F32] = options->ops[HKT_SUM] = true;
+    optind = 0;
+    *out_code = TOOL_USAGE;
+    while ((flag = getopt_long(argc, argv, "b:e:i:f:n:w:d:o:r:c:z:a:t:h", long_options, NULL)) != -1) {
+        if (flag == 'h') {
+            print_help();
+            *out_code = TOOL_OK;
+            return 1;
+        }
+        if (flag == '?')
+            return 1;
+        if (!apply(flag, optarg, options)) {
+            *out_code = usage("bad value", optarg);
+            return 1;
+        }
+        has_max |= flag == 'e';
+    }
+    if (!has_max || options->bytes_max < options->bytes_min)
+        options->bytes_max = options->bytes_min;
+    if (options->replay != NULL && optind == argc)
+        return 0;
+    if (optind + 1 != argc || hkt_coll_parse(argv[optind], &options->coll) < 0) {
+        *out_code = optind < argc ? usage("not one collective:", argv[optind]) : usage("no collective given", "");
+        return 1;
+    }
+    return 0;
+}
