@@ -2,7 +2,7 @@
  * far as one rank alone can check it (form, counts, sizes, peer, lane), stored, and closed. Whether the ranks fit
  * together is the verifier's question.
  *
- * Invariant: the first error sticks, everything after it is a no-op, and finish reports it with algorithm, rank, step. */
+ * Invariant: the first error sticks, everything after it is a no-op, and finish names algorithm, rank and step. */
 #include "sched/build.h"
 
 #include <stdio.h>
@@ -16,12 +16,12 @@
 #include "sched/grow.h"
 
 struct hkt__build_state {
-    struct hkt__sched *sched;     /* under construction */
+    struct hkt__sched *sched; /* under construction */
     struct hkt__depend depend;
     int32_t steps_cap, args_cap, deps_cap;
-    int32_t scratch_set;          /* hkt__set_scratch, 0: not called */
-    bool has_operands;            /* the grid is fixed */
-    enum hkt_status status;       /* first error */
+    int32_t scratch_set;    /* hkt__set_scratch, 0: not called */
+    bool has_operands;      /* the grid is fixed */
+    enum hkt_status status; /* first error */
     char why[256];
 };
 
@@ -29,14 +29,18 @@ struct hkt__build_state {
 struct draft {
     enum hkt__step_kind kind;
     int peer, lane;
-    bool is_after_all;            /* SIGNAL only: after all that was received */
+    bool is_after_all; /* SIGNAL only: after all that was received */
     struct hkt__operand dst;
     const struct hkt__arg *args;
     int nargs;
 };
 
 static const struct hkt__operand nothing = {
-    .buf = HKT__IN, .like_buf = HKT__IN, .count = 0, .at = { 0, 1, 1 }, .like = { 0, 1, 1 },
+    .buf = HKT__IN,
+    .like_buf = HKT__IN,
+    .count = 0,
+    .at = { 0, 1, 1 },
+    .like = { 0, 1, 1 },
 };
 
 static bool is_ok(const struct hkt__builder *b)
@@ -70,10 +74,12 @@ static bool is_v(enum hkt_coll coll)
 
 enum hkt_status hkt__builder_init(struct hkt__builder *b, const struct hkt__build_args *args)
 {
-    *b = (struct hkt__builder){ args->coll, args->nranks, args->rank, args->root, args->in_place, args->user_direct, NULL };
-    if (args->nranks < 1 || args->nranks > HKT_RANKS_MAX || args->rank < 0 || args->rank >= args->nranks ||
-        args->root < 0 || args->root >= args->nranks)
-        return hkt__fail(HKT_ERR_INVALID, "%s %s: rank %d and root %d must lie below the number of ranks, %d (at most %d)",
+    *b = (struct hkt__builder){ args->coll,     args->nranks,      args->rank, args->root,
+                                args->in_place, args->user_direct, NULL };
+    if (args->nranks < 1 || args->nranks > HKT_RANKS_MAX || args->rank < 0 || args->rank >= args->nranks
+        || args->root < 0 || args->root >= args->nranks)
+        return hkt__fail(HKT_ERR_INVALID,
+                         "%s %s: rank %d and root %d must lie below the number of ranks, %d (at most %d)",
                          hkt_coll_name(args->coll), args->algo, args->rank, args->root, args->nranks, HKT_RANKS_MAX);
     if (args->in_place && args->coll == HKT_ALL_TO_ALL_V)
         return hkt__fail(HKT_ERR_INVALID, "all_to_all_v is not defined in place: give it two buffers");
@@ -204,8 +210,10 @@ struct hkt__operand hkt__range(struct hkt__builder *b, enum hkt__buf buf, int64_
 
     b->state->has_operands = true;
     if (chunks == 0 || count < 0) {
-        hkt__builder_fail(b, HKT_ERR_BUG, count < 0 ? "an operand of a negative number of chunks" :
-                          buf == HKT__IN ? "IN has no blocks at this rank" : "OUT has no blocks at this rank");
+        hkt__builder_fail(b, HKT_ERR_BUG,
+                          count < 0        ? "an operand of a negative number of chunks"
+                          : buf == HKT__IN ? "IN has no blocks at this rank"
+                                           : "OUT has no blocks at this rank");
         return x;
     }
     x.buf = x.like_buf = (uint8_t)buf;
@@ -261,8 +269,8 @@ static bool sizes_agree(const struct hkt__sched *sched, const struct hkt__arg *x
     if (x->rank == y->rank && x->x.like_buf == y->x.like_buf && memcmp(&x->x.like, &y->x.like, sizeof x->x.like) == 0)
         return true;
     for (int32_t i = 0; i < x->x.count; i++)
-        if (hkt__size_class(sched, x->rank, x->x.like_buf, hkt__span_at(&x->x.like, i)) !=
-            hkt__size_class(sched, y->rank, y->x.like_buf, hkt__span_at(&y->x.like, i)))
+        if (hkt__size_class(sched, x->rank, x->x.like_buf, hkt__span_at(&x->x.like, i))
+            != hkt__size_class(sched, y->rank, y->x.like_buf, hkt__span_at(&y->x.like, i)))
             return false;
     return true;
 }
@@ -408,8 +416,15 @@ static void store(struct hkt__build_state *st, const struct draft *d)
     if (d->nargs > 0)
         memcpy(&sched->args[sched->nargs], d->args, (size_t)d->nargs * sizeof *d->args);
     sched->steps[sched->nsteps++] = (struct hkt__step){
-        .kind = (uint8_t)d->kind, .lane = (uint8_t)d->lane, .peer = d->peer, .dst = d->dst, .arg_first = sched->nargs,
-        .arg_count = d->nargs, .dep_first = sched->ndeps, .dep_count = nfound, .fused = -1,
+        .kind = (uint8_t)d->kind,
+        .lane = (uint8_t)d->lane,
+        .peer = d->peer,
+        .dst = d->dst,
+        .arg_first = sched->nargs,
+        .arg_count = d->nargs,
+        .dep_first = sched->ndeps,
+        .dep_count = nfound,
+        .fused = -1,
     };
     sched->nargs += d->nargs;
     sched->ndeps += nfound;

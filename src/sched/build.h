@@ -51,8 +51,8 @@ struct hkt__operand hkt__in_all(struct hkt__builder *b);
 struct hkt__operand hkt__out_all(struct hkt__builder *b);
 /** count chunks from start, stride apart, modulo the number of chunks in buf. */
 struct hkt__operand hkt__range(struct hkt__builder *b, enum hkt__buf buf, int64_t start, int64_t stride, int count);
-/** count slots of scratch from `slot` on, with the sizes of `like`'s chunks (like.count == count). Scratch grows to what
- *  is used. A rank may use the same slot for different things at different times. */
+/** count slots of scratch from `slot` on, with the sizes of `like`'s chunks (like.count == count). Scratch grows to
+ *  what is used. A rank may use the same slot for different things at different times. */
 struct hkt__operand hkt__scratch(struct hkt__builder *b, int slot, struct hkt__operand like);
 /** The operand as it lies in another rank's memory: same form, for SCRATCH, and for IN/OUT whose blocks agree. */
 struct hkt__arg hkt__at(int rank, struct hkt__operand x);
@@ -68,7 +68,8 @@ void hkt__copy(struct hkt__builder *b, int lane, struct hkt__operand y, struct h
 void hkt__reduce(struct hkt__builder *b, int lane, struct hkt__operand y, const struct hkt__arg *args, int nargs);
 /** Each of to[0..nto) = x; destinations at other ranks must have been granted by a WAIT for that rank. */
 void hkt__write(struct hkt__builder *b, int lane, const struct hkt__arg *to, int nto, struct hkt__operand x);
-/** To the order of steps at this rank, WAIT writes x, and SIGNAL comes after all earlier uses of x but other SIGNALs. */
+/** In the order of steps at this rank WAIT counts as a write of x; SIGNAL comes after all earlier uses of x except
+ *  other SIGNALs. */
 void hkt__signal(struct hkt__builder *b, int peer, int lane, struct hkt__operand x);
 void hkt__wait(struct hkt__builder *b, int peer, int lane, struct hkt__operand x);
 /** A pure synchronisation: no operand, ordered after everything this rank waited for before (barrier). */

@@ -24,36 +24,19 @@ void hkt__coll_blocks(enum hkt_coll coll, int nranks, int rank, int root, int32_
 
     switch (coll) {
     case HKT_ALL_REDUCE:
-    case HKT_SEND_RECV:
-        break;
+    case HKT_SEND_RECV: break;
     case HKT_REDUCE_SCATTER:
-    case HKT_REDUCE_SCATTER_V:
-        in = n;
-        break;
+    case HKT_REDUCE_SCATTER_V: in = n; break;
     case HKT_ALL_GATHER:
-    case HKT_ALL_GATHER_V:
-        out = n;
-        break;
+    case HKT_ALL_GATHER_V: out = n; break;
     case HKT_ALL_TO_ALL:
-    case HKT_ALL_TO_ALL_V:
-        in = out = n;
-        break;
-    case HKT_BROADCAST:
-        in = at_root ? 1 : 0;
-        break;
-    case HKT_REDUCE:
-        out = at_root ? 1 : 0;
-        break;
-    case HKT_GATHER:
-        out = at_root ? n : 0;
-        break;
-    case HKT_SCATTER:
-        in = at_root ? n : 0;
-        break;
+    case HKT_ALL_TO_ALL_V: in = out = n; break;
+    case HKT_BROADCAST: in = at_root ? 1 : 0; break;
+    case HKT_REDUCE: out = at_root ? 1 : 0; break;
+    case HKT_GATHER: out = at_root ? n : 0; break;
+    case HKT_SCATTER: in = at_root ? n : 0; break;
     case HKT_BARRIER:
-    case HKT_COLL_COUNT:
-        in = out = 0;
-        break;
+    case HKT_COLL_COUNT: in = out = 0; break;
     }
     out_blocks[HKT__IN] = in;
     out_blocks[HKT__OUT] = out;
@@ -67,8 +50,8 @@ int32_t hkt__buf_chunks(const struct hkt__sched *sched, enum hkt__buf buf)
 const char *hkt__step_kind_name(int kind)
 {
     static const char *const names[HKT__STEP_KIND_COUNT] = {
-        [HKT__SEND] = "send", [HKT__RECV] = "recv",   [HKT__RECV_REDUCE] = "recv_reduce", [HKT__COPY] = "copy",
-        [HKT__REDUCE] = "reduce", [HKT__WRITE] = "write", [HKT__SIGNAL] = "signal", [HKT__WAIT] = "wait",
+        [HKT__SEND] = "send",     [HKT__RECV] = "recv",   [HKT__RECV_REDUCE] = "recv_reduce", [HKT__COPY] = "copy",
+        [HKT__REDUCE] = "reduce", [HKT__WRITE] = "write", [HKT__SIGNAL] = "signal",           [HKT__WAIT] = "wait",
     };
 
     return kind >= 0 && kind < HKT__STEP_KIND_COUNT ? names[kind] : "?";
@@ -106,11 +89,9 @@ int64_t hkt__size_class(const struct hkt__sched *sched, int32_t rank, enum hkt__
     switch (sched->coll) {
     case HKT_ALL_GATHER_V: /* block i is what rank i contributes; IN is this rank's own block */
         return (buf == HKT__IN ? rank : block) * cuts + cut;
-    case HKT_REDUCE_SCATTER_V:
-        return (buf == HKT__OUT ? rank : block) * cuts + cut;
+    case HKT_REDUCE_SCATTER_V: return (buf == HKT__OUT ? rank : block) * cuts + cut;
     case HKT_ALL_TO_ALL_V: /* one size per pair (source, destination) */
         return (buf == HKT__IN ? rank * n + block : block * n + rank) * cuts + cut;
-    default:
-        return cut; /* uniform blocks: cut k of every block is as long */
+    default: return cut; /* uniform blocks: cut k of every block is as long */
     }
 }

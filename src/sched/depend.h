@@ -9,7 +9,7 @@ struct hkt__depend_node;
 
 struct hkt__depend {
     int32_t nranks;
-    int32_t step;                     /* the step being derived */
+    int32_t step; /* the step being derived */
     /* Per cell: last step that wrote it (-1: none), and lists of the readers and grants since (-1: empty). */
     int32_t *writer, *readers, *grants;
     int32_t ncells, writer_cap, readers_cap, grants_cap;
@@ -17,13 +17,13 @@ struct hkt__depend {
     int32_t *touched;
     /* Per receive queue, index rank * HKT__LANES_MAX + lane, made when first needed: last step, last WAIT; plus 1. */
     int32_t *rx_last, *wait_last;
-    int32_t *rx_queues;               /* indices of the receive queues in use */
+    int32_t *rx_queues; /* indices of the receive queues in use */
     int32_t nrx_queues, rx_queues_cap;
-    struct hkt__depend_node *nodes;   /* pool of all lists */
+    struct hkt__depend_node *nodes; /* pool of all lists */
     int32_t nnodes, nodes_cap;
-    int32_t *mark;                    /* per step: == step + 1 when already found for the current step */
+    int32_t *mark; /* per step: == step + 1 when already found for the current step */
     int32_t mark_cap, nmarks;
-    int32_t *found;                   /* dependencies of the current step, each once */
+    int32_t *found; /* dependencies of the current step, each once */
     int32_t nfound, found_cap;
 };
 

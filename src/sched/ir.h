@@ -100,7 +100,7 @@ int32_t hkt__buf_chunks(const struct hkt__sched *sched, enum hkt__buf buf);
 const char *hkt__step_kind_name(int kind);
 
 /** Where a chunk really lives: with in_place, IN and OUT are one memory, and both names give one cell. Cells number
- *  0 .. hkt__cell_count - 1 over all memory of the rank. Regular in-place layouts only: see coll.h for each collective. */
+ *  0 .. hkt__cell_count - 1 over all memory of the rank. Layouts in place: see coll.h for each collective. */
 int32_t hkt__cell(const struct hkt__sched *sched, enum hkt__buf buf, int32_t chunk);
 int32_t hkt__cell_count(const struct hkt__sched *sched);
 /** hkt__cell(sched, buf, c) == hkt__cell_base(sched, buf) + c for every chunk c: the alias is a shift. */

@@ -2,10 +2,10 @@
  * (Writing slices out is unroll.c.)
  *
  * Dropping. Program order is a topological order, and a schedule is a set of queues, each a chain. So what a step comes
- * after is a vector with one entry per queue, "so many of this queue's steps are done", and a dependency is implied when
- * the vector of the queue's previous step, or of a later dependency, covers it. This is the transitive reduction. Where
- * the vectors would take too much room, only the last dependency on each queue is kept: less is dropped, nothing is
- * lost. */
+ * after is a vector with one entry per queue, "so many of this queue's steps are done", and a dependency is implied
+ * when the vector of the queue's previous step, or of a later dependency, covers it. This is the transitive reduction.
+ * Where the vectors would take too much room, only the last dependency on each queue is kept: less is dropped, nothing
+ * is lost. */
 #include "sched/lower.h"
 
 #include <assert.h>
@@ -46,8 +46,8 @@ static enum hkt_status reducer_init(struct reducer *r, const struct hkt__sched *
     r->reached = hkt__calloc(nqueues, sizeof *r->reached);
     r->sorted = hkt__calloc((size_t)sched->ndeps, sizeof *r->sorted);
     r->deps = hkt__calloc((size_t)sched->ndeps, sizeof *r->deps);
-    if ((has_clocks && r->clocks == NULL) || r->last == NULL || r->reached == NULL || r->sorted == NULL ||
-        r->deps == NULL)
+    if ((has_clocks && r->clocks == NULL) || r->last == NULL || r->reached == NULL || r->sorted == NULL
+        || r->deps == NULL)
         return hkt__fail(HKT_ERR_NOMEM, "no memory to reduce the dependencies of %d steps", (int)sched->nsteps);
     memset(r->last, -1, nqueues * sizeof *r->last);
     return HKT_OK;
@@ -124,8 +124,7 @@ static int32_t reduce_step(struct reducer *r, int32_t index)
     r->ndeps += kept;
     r->reached[queue] = r->queues.position[index] + 1;
     if (r->clocks != NULL)
-        memcpy(&r->clocks[(int64_t)index * r->queues.count], r->reached,
-               (size_t)r->queues.count * sizeof *r->reached);
+        memcpy(&r->clocks[(int64_t)index * r->queues.count], r->reached, (size_t)r->queues.count * sizeof *r->reached);
     r->last[queue] = index;
     return kept;
 }
@@ -159,8 +158,8 @@ static bool same_span(const struct hkt__span *a, const struct hkt__span *b)
 
 static bool same_operand(const struct hkt__operand *a, const struct hkt__operand *b)
 {
-    return a->buf == b->buf && a->like_buf == b->like_buf && a->count == b->count && same_span(&a->at, &b->at) &&
-           same_span(&a->like, &b->like);
+    return a->buf == b->buf && a->like_buf == b->like_buf && a->count == b->count && same_span(&a->at, &b->at)
+           && same_span(&a->like, &b->like);
 }
 
 static void write_cells(const struct hkt__sched *sched, const struct hkt__operand *y, int32_t step, int32_t *writer)
@@ -200,8 +199,8 @@ static void fuse_send(struct hkt__sched *sched, int32_t index, const int32_t *wr
         return;
     struct hkt__step *recv = &sched->steps[from];
 
-    if ((recv->kind != HKT__RECV && recv->kind != HKT__RECV_REDUCE) || recv->fused >= 0 ||
-        !same_operand(&recv->dst, x) || !depends_on(sched, send, from))
+    if ((recv->kind != HKT__RECV && recv->kind != HKT__RECV_REDUCE) || recv->fused >= 0 || !same_operand(&recv->dst, x)
+        || !depends_on(sched, send, from))
         return;
     recv->fused = index;
     send->fused = from;
@@ -256,15 +255,16 @@ enum hkt_status hkt__lower_slices(const struct hkt__sched *sched, size_t block_e
         const size_t pitch_max = scratch_bytes / slots / HKT__LINE * HKT__LINE, fit = pitch_max / elem_bytes;
 
         if (fit == 0)
-            return hkt__fail(HKT_ERR_UNSUPPORTED, "%s %s over %d ranks needs scratch of %zu slots of at least %zu bytes, "
+            return hkt__fail(HKT_ERR_UNSUPPORTED,
+                             "%s %s over %d ranks needs scratch of %zu slots of at least %zu bytes, "
                              "and %zu bytes are there: raise the scratch size or take another algorithm",
                              hkt_coll_name(sched->coll), sched->algo, (int)sched->nranks, slots,
                              hkt__round_up(elem_bytes, HKT__LINE), scratch_bytes);
         if (fit < chunk_elems)
             chunk_elems = fit;
     }
-    /* A chunk is ceil(ceil(block / nslices) / cuts) elements; it is at most chunk_elems exactly when nslices is at least
-     * ceil(block / (chunk_elems * cuts)). */
+    /* A chunk is ceil(ceil(block / nslices) / cuts) elements; it is at most chunk_elems exactly when nslices is at
+     * least ceil(block / (chunk_elems * cuts)). */
     const size_t slice_elems = chunk_elems > block_elems_max / cuts ? block_elems_max : chunk_elems * cuts;
     const size_t nslices = block_elems_max == 0 ? 1 : (block_elems_max - 1) / slice_elems + 1;
 

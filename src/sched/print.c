@@ -1,6 +1,6 @@
-/* Printers: by step for learning an algorithm, by rank for debugging one, JSON for programs. Nothing is left out, so the
- * text of many ranks is long. Operands read as BUFFER[chunks], "@r" after them names a peer whose memory it is, "as" the
- * chunks whose sizes scratch slots take. */
+/* Printers: by step for learning an algorithm, by rank for debugging one, JSON for programs. Nothing is left out, so
+ * the text of many ranks is long. Operands read as BUFFER[chunks], "@r" after them names a peer whose memory it is,
+ * "as" the chunks whose sizes scratch slots take. */
 #include "sched/print.h"
 
 #include <string.h>
@@ -105,9 +105,7 @@ static void put_step(FILE *file, const struct hkt__sched *sched, const struct hk
         fputs(" = ", file);
         put_arg(file, sched, &args[0]);
         break;
-    default:
-        fprintf(file, " %s %d", step->kind == HKT__SIGNAL ? "to" : "from", (int)step->peer);
-        break;
+    default: fprintf(file, " %s %d", step->kind == HKT__SIGNAL ? "to" : "from", (int)step->peer); break;
     }
 }
 
@@ -120,8 +118,8 @@ static void put_title(FILE *file, const struct hkt__sched *sched)
 {
     fprintf(file, "%s %s, %d rank%s", hkt_coll_name(sched->coll), sched->algo, (int)sched->nranks,
             plural(sched->nranks));
-    if (sched->coll == HKT_BROADCAST || sched->coll == HKT_REDUCE || sched->coll == HKT_GATHER ||
-        sched->coll == HKT_SCATTER)
+    if (sched->coll == HKT_BROADCAST || sched->coll == HKT_REDUCE || sched->coll == HKT_GATHER
+        || sched->coll == HKT_SCATTER)
         fprintf(file, ", root %d", (int)sched->root);
     fprintf(file, ", %s, %d chunk%s per block, %d scratch slot%s\n", sched->in_place ? "in place" : "out of place",
             (int)sched->cuts, plural(sched->cuts), (int)sched->scratch_chunks, plural(sched->scratch_chunks));
@@ -388,9 +386,7 @@ enum hkt_status hkt__print(struct hkt__sched *const *scheds, int nranks, enum hk
     if (nranks < 1)
         return hkt__fail(HKT_ERR_INVALID, "there is no schedule to print");
     switch (format) {
-    case HKT_PLAN_BY_RANK:
-        print_by_rank(file, scheds, nranks);
-        break;
+    case HKT_PLAN_BY_RANK: print_by_rank(file, scheds, nranks); break;
     case HKT_PLAN_BY_STEP:
         if (!is_complete(scheds, nranks))
             return hkt__fail(HKT_ERR_INVALID, "printing by step needs the schedules of all ranks, in order");
@@ -410,8 +406,7 @@ enum hkt_status hkt__print(struct hkt__sched *const *scheds, int nranks, enum hk
         hkt__rounds_fini(&rounds);
         break;
     }
-    default:
-        return hkt__fail(HKT_ERR_INVALID, "%d is no plan format", (int)format);
+    default: return hkt__fail(HKT_ERR_INVALID, "%d is no plan format", (int)format);
     }
     if (rc == HKT_OK && (fflush(file) != 0 || ferror(file) != 0))
         rc = hkt__fail_sys(HKT_ERR_SYSTEM, "writing the schedule failed: is the disk full?");

@@ -11,14 +11,11 @@ static inline enum hkt__queue_kind hkt__queue_kind(const struct hkt__step *step)
 {
     switch (step->kind) {
     case HKT__SEND:
-    case HKT__SIGNAL:
-        return HKT__QUEUE_TX;
+    case HKT__SIGNAL: return HKT__QUEUE_TX;
     case HKT__RECV:
     case HKT__RECV_REDUCE:
-    case HKT__WAIT:
-        return HKT__QUEUE_RX;
-    default:
-        return HKT__QUEUE_LOCAL;
+    case HKT__WAIT: return HKT__QUEUE_RX;
+    default: return HKT__QUEUE_LOCAL;
     }
 }
 

@@ -30,7 +30,7 @@ struct dating {
     int32_t *followers; /* [step]: list of edges, -1: end */
     struct edge *edges;
     int32_t nedges;
-    int32_t *ready;     /* steps whose own conditions are met: a stack */
+    int32_t *ready; /* steps whose own conditions are met: a stack */
     int32_t nready;
     int32_t ndone;
 };
@@ -101,8 +101,8 @@ static enum hkt_status dating_init(struct dating *d)
     d->followers = hkt__calloc(count, sizeof *d->followers);
     d->ready = hkt__calloc(count, sizeof *d->ready);
     d->edges = hkt__calloc((size_t)nedges, sizeof *d->edges);
-    if (rounds->first == NULL || rounds->round == NULL || rounds->mate == NULL || d->sends == NULL ||
-        d->recvs == NULL || d->waiting == NULL || d->followers == NULL || d->ready == NULL || d->edges == NULL)
+    if (rounds->first == NULL || rounds->round == NULL || rounds->mate == NULL || d->sends == NULL || d->recvs == NULL
+        || d->waiting == NULL || d->followers == NULL || d->ready == NULL || d->edges == NULL)
         return hkt__fail(HKT_ERR_NOMEM, "no memory for the rounds of %zu steps", count);
     d->nsteps = (int32_t)nsteps;
     for (int32_t i = 0; i < d->nsteps; i++)

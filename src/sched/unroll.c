@@ -1,17 +1,17 @@
-/* Unrolling: nslices slices of a schedule as one schedule, in the order the executor gives them, so that the verifier can
- * prove slicing instead of us believing it.
+/* Unrolling: nslices slices of a schedule as one schedule, in the order the executor gives them, so that the verifier
+ * can prove slicing instead of us believing it.
  *
  * The executor's rules, written out as steps and dependencies:
  *  - every queue runs slice 0, then slice 1, ...: here the steps of slice s stand before those of slice s + 1;
  *  - slices share no element of IN and OUT, so nothing else orders them there;
- *  - slice s uses instance s mod `instances` of SCRATCH: its steps that touch scratch, here or at a peer, come after all
- *    steps of slice s - instances at this rank, and at every rank it exchanges signals with. The latter is a SIGNAL and
- *    a WAIT per such rank on a lane of their own. (Memory of a peer is touched only under a grant, so ranks without
+ *  - slice s uses instance s mod `instances` of SCRATCH: its steps that touch scratch, here or at a peer, come after
+ *    all steps of slice s - instances at this rank, and at every rank it exchanges signals with. The latter is a SIGNAL
+ *    and a WAIT per such rank on a lane of their own. (Memory of a peer is touched only under a grant, so ranks without
  *    signals between them share no memory; the executor may wait for more ranks than that.)
  *
  * Numbering: chunk c of slice s becomes chunk c * nslices + s, slot k of instance e slot k * instances + e. At run time
- * slices cut a block first and chunks cut the slice, so the pieces of a block stand in another order; but the map is one
- * to one, the same at all ranks, and keeps strided operands strided. */
+ * slices cut a block first and chunks cut the slice, so the pieces of a block stand in another order; but the map is
+ * one to one, the same at all ranks, and keeps strided operands strided. */
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
@@ -97,8 +97,8 @@ static enum hkt_status make_room(struct unroller *u)
 
     for (int32_t i = 0; i < from->nsteps; i++)
         first_users += u->is_first_user[i];
-    const int64_t ndeps = (int64_t)from->ndeps * u->nslices + reuses * u->npartners * nends +
-                          reuses * first_users * (nends + u->npartners);
+    const int64_t ndeps = (int64_t)from->ndeps * u->nslices + reuses * u->npartners * nends
+                          + reuses * first_users * (nends + u->npartners);
 
     if (chunks > INT32_MAX / 2 || slots > INT32_MAX / 2 || nsteps > INT32_MAX || nargs > INT32_MAX || ndeps > INT32_MAX)
         return hkt__fail(HKT_ERR_UNSUPPORTED, "%s %s in %d slices is too large to write out", hkt_coll_name(from->coll),
@@ -172,8 +172,12 @@ static void add_syncs(struct unroller *u, int slice)
         struct hkt__step *step = &to->steps[to->nsteps++];
 
         *step = (struct hkt__step){
-            .kind = is_signal ? HKT__SIGNAL : HKT__WAIT, .lane = (uint8_t)u->sync_lane,
-            .peer = u->partners[i % u->npartners], .arg_first = to->nargs, .dep_first = to->ndeps, .fused = -1,
+            .kind = is_signal ? HKT__SIGNAL : HKT__WAIT,
+            .lane = (uint8_t)u->sync_lane,
+            .peer = u->partners[i % u->npartners],
+            .arg_first = to->nargs,
+            .dep_first = to->ndeps,
+            .fused = -1,
         };
         step->dst.at.modulus = step->dst.like.modulus = 1;
         if (is_signal)

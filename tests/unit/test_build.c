@@ -63,10 +63,10 @@ static void blocks_are_those_of_the_collective(void **state)
         enum hkt_coll coll;
         int root_in, root_out, other_in, other_out;
     } rows[] = {
-        { HKT_ALL_REDUCE, 1, 1, 1, 1 },       { HKT_REDUCE_SCATTER, 7, 1, 7, 1 },   { HKT_ALL_GATHER, 1, 7, 1, 7 },
-        { HKT_BROADCAST, 1, 1, 0, 1 },        { HKT_REDUCE, 1, 1, 1, 0 },           { HKT_ALL_TO_ALL, 7, 7, 7, 7 },
-        { HKT_GATHER, 1, 7, 1, 0 },           { HKT_SCATTER, 7, 1, 0, 1 },          { HKT_BARRIER, 0, 0, 0, 0 },
-        { HKT_ALL_GATHER_V, 1, 7, 1, 7 },     { HKT_REDUCE_SCATTER_V, 7, 1, 7, 1 }, { HKT_ALL_TO_ALL_V, 7, 7, 7, 7 },
+        { HKT_ALL_REDUCE, 1, 1, 1, 1 },   { HKT_REDUCE_SCATTER, 7, 1, 7, 1 },   { HKT_ALL_GATHER, 1, 7, 1, 7 },
+        { HKT_BROADCAST, 1, 1, 0, 1 },    { HKT_REDUCE, 1, 1, 1, 0 },           { HKT_ALL_TO_ALL, 7, 7, 7, 7 },
+        { HKT_GATHER, 1, 7, 1, 0 },       { HKT_SCATTER, 7, 1, 0, 1 },          { HKT_BARRIER, 0, 0, 0, 0 },
+        { HKT_ALL_GATHER_V, 1, 7, 1, 7 }, { HKT_REDUCE_SCATTER_V, 7, 1, 7, 1 }, { HKT_ALL_TO_ALL_V, 7, 7, 7, 7 },
         { HKT_SEND_RECV, 1, 1, 1, 1 },
     };
 
@@ -91,22 +91,28 @@ static void in_place_cells_alias_as_the_public_header_says(void **state)
         int rank;
         int in_chunk, out_chunk; /* one memory; of 4 ranks with 2 cuts, root 2 */
     } rows[] = {
-        { HKT_ALL_REDUCE, 1, 1, 1 },       { HKT_REDUCE, 2, 1, 1 },           { HKT_BROADCAST, 2, 0, 0 },
-        { HKT_ALL_TO_ALL, 3, 5, 5 },       { HKT_ALL_GATHER, 3, 1, 7 },       { HKT_ALL_GATHER_V, 1, 0, 2 },
-        { HKT_REDUCE_SCATTER, 3, 7, 1 },   { HKT_REDUCE_SCATTER_V, 1, 2, 0 }, { HKT_GATHER, 2, 1, 5 },
+        { HKT_ALL_REDUCE, 1, 1, 1 },     { HKT_REDUCE, 2, 1, 1 },           { HKT_BROADCAST, 2, 0, 0 },
+        { HKT_ALL_TO_ALL, 3, 5, 5 },     { HKT_ALL_GATHER, 3, 1, 7 },       { HKT_ALL_GATHER_V, 1, 0, 2 },
+        { HKT_REDUCE_SCATTER, 3, 7, 1 }, { HKT_REDUCE_SCATTER_V, 1, 2, 0 }, { HKT_GATHER, 2, 1, 5 },
         { HKT_SCATTER, 2, 4, 0 },
     };
 
     (void)state;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         for (int in_place = 0; in_place < 2; in_place++) {
-            struct hkt__sched sched = { .coll = rows[i].coll, .nranks = 4, .rank = rows[i].rank, .root = 2,
-                                        .in_place = in_place != 0, .cuts = 2, .scratch_chunks = 3 };
+            struct hkt__sched sched = { .coll = rows[i].coll,
+                                        .nranks = 4,
+                                        .rank = rows[i].rank,
+                                        .root = 2,
+                                        .in_place = in_place != 0,
+                                        .cuts = 2,
+                                        .scratch_chunks = 3 };
             int uses[64] = { 0 }, twice = 0, once = 0;
 
             hkt__coll_blocks(sched.coll, 4, sched.rank, 2, sched.blocks);
-            assert_int_equal(hkt__cell(&sched, HKT__IN, rows[i].in_chunk) ==
-                             hkt__cell(&sched, HKT__OUT, rows[i].out_chunk), in_place);
+            assert_int_equal(hkt__cell(&sched, HKT__IN, rows[i].in_chunk)
+                                 == hkt__cell(&sched, HKT__OUT, rows[i].out_chunk),
+                             in_place);
             for (int buf = 0; buf < HKT__BUF_COUNT; buf++)
                 for (int32_t c = 0; c < hkt__buf_chunks(&sched, (enum hkt__buf)buf); c++) {
                     assert_in_range(hkt__cell(&sched, (enum hkt__buf)buf, c), 0, hkt__cell_count(&sched) - 1);
@@ -125,8 +131,9 @@ static void in_place_cells_alias_as_the_public_header_says(void **state)
 
 static void a_rank_that_is_not_the_root_has_no_alias_in_rooted_collectives(void **state)
 {
-    struct hkt__sched sched = { .coll = HKT_GATHER, .nranks = 4, .rank = 3, .root = 0, .in_place = true, .cuts = 1,
-                                .scratch_chunks = 2 };
+    struct hkt__sched sched = {
+        .coll = HKT_GATHER, .nranks = 4, .rank = 3, .root = 0, .in_place = true, .cuts = 1, .scratch_chunks = 2
+    };
 
     (void)state;
     hkt__coll_blocks(sched.coll, 4, 3, 0, sched.blocks);
@@ -233,19 +240,19 @@ static void grants_order_direct_steps(void **state)
     const struct hkt__operand other = hkt__scratch(&b, 1, hkt__in(&b, 0));
     const struct hkt__arg far[3] = { hkt__at(0, hkt__in(&b, 0)), hkt__at(1, slot), hkt__at(2, slot) };
 
-    hkt__copy(&b, 0, slot, hkt__in(&b, 0));     /* 0 */
-    hkt__signal(&b, 1, 0, slot);                /* 1: what was done to slot is visible */
-    hkt__wait(&b, 1, 0, none);                  /* 2 */
-    hkt__wait(&b, 1, 1, none);                  /* 3 */
-    hkt__wait(&b, 2, 0, none);                  /* 4 */
-    hkt__reduce(&b, 0, hkt__out(&b, 0), far, 3);/* 5: after the grants of 1 (both lanes) and 2 */
-    hkt__write(&b, 1, &far[1], 1, other);       /* 6: after those of 1 */
-    hkt__signal(&b, 1, 0, none);                /* 7: after all that touched 1 */
-    hkt__signal(&b, 1, 1, none);                /* 8: on another lane, so after 7 */
-    hkt__signal(&b, 2, 0, none);                /* 9: after 5 alone */
-    hkt__wait(&b, 1, 0, slot);                  /* 10: takes slot back: after it was given */
-    hkt__send(&b, 3, 0, slot);                  /* 11: reads what 1 may have written */
-    hkt__signal(&b, 3, 0, none);                /* 12: 3's memory was not touched */
+    hkt__copy(&b, 0, slot, hkt__in(&b, 0));      /* 0 */
+    hkt__signal(&b, 1, 0, slot);                 /* 1: what was done to slot is visible */
+    hkt__wait(&b, 1, 0, none);                   /* 2 */
+    hkt__wait(&b, 1, 1, none);                   /* 3 */
+    hkt__wait(&b, 2, 0, none);                   /* 4 */
+    hkt__reduce(&b, 0, hkt__out(&b, 0), far, 3); /* 5: after the grants of 1 (both lanes) and 2 */
+    hkt__write(&b, 1, &far[1], 1, other);        /* 6: after those of 1 */
+    hkt__signal(&b, 1, 0, none);                 /* 7: after all that touched 1 */
+    hkt__signal(&b, 1, 1, none);                 /* 8: on another lane, so after 7 */
+    hkt__signal(&b, 2, 0, none);                 /* 9: after 5 alone */
+    hkt__wait(&b, 1, 0, slot);                   /* 10: takes slot back: after it was given */
+    hkt__send(&b, 3, 0, slot);                   /* 11: reads what 1 may have written */
+    hkt__signal(&b, 3, 0, none);                 /* 12: 3's memory was not touched */
     struct hkt__sched *sched = finish(&b);
 
     expect_deps(sched, 1, "0");
@@ -266,12 +273,12 @@ static void signal_all_done_follows_everything_received(void **state)
     struct hkt__builder b = start(HKT_BARRIER, 8, 0, false);
 
     (void)state;
-    hkt__signal_all_done(&b, 1, 0);                /* 0 */
-    hkt__wait(&b, 7, 0, sample_nothing());         /* 1 */
-    hkt__signal_all_done(&b, 2, 0);                /* 2 */
-    hkt__wait(&b, 6, 0, sample_nothing());         /* 3 */
-    hkt__wait(&b, 7, 0, sample_nothing());         /* 4 */
-    hkt__signal_all_done(&b, 4, 0);                /* 5: the last of each queue */
+    hkt__signal_all_done(&b, 1, 0);        /* 0 */
+    hkt__wait(&b, 7, 0, sample_nothing()); /* 1 */
+    hkt__signal_all_done(&b, 2, 0);        /* 2 */
+    hkt__wait(&b, 6, 0, sample_nothing()); /* 3 */
+    hkt__wait(&b, 7, 0, sample_nothing()); /* 4 */
+    hkt__signal_all_done(&b, 4, 0);        /* 5: the last of each queue */
     struct hkt__sched *sched = finish(&b);
 
     expect_deps(sched, 0, "");
@@ -320,24 +327,66 @@ static void mistakes_are_reported_with_algorithm_rank_and_step(void **state)
 
         hkt__send(&b, 3, 0, hkt__in(&b, 0)); /* step 0 is right */
         switch (i) {
-        case 0: hkt__send(&b, 2, 0, hkt__in(&b, 0)); text = "rank itself"; break;
-        case 1: hkt__send(&b, 4, 0, hkt__in(&b, 0)); text = "peer is out of range"; break;
-        case 2: hkt__recv(&b, -1, 0, hkt__out(&b, 0)); text = "peer is out of range"; break;
-        case 3: hkt__recv(&b, 1, HKT__LANES_MAX, hkt__out(&b, 0)); text = "lane is out of range"; break;
-        case 4: hkt__copy(&b, -1, hkt__out(&b, 0), hkt__in(&b, 0)); text = "lane is out of range"; break;
-        case 5: hkt__copy(&b, 0, hkt__out_all(&b), hkt__in(&b, 0)); text = "different numbers of pieces"; break;
-        case 6: hkt__reduce(&b, 0, hkt__out(&b, 1), pair, 2); text = "different numbers of pieces"; break;
-        case 7: hkt__reduce(&b, 0, hkt__out(&b, 1), &beyond, 1); text = "a rank it may not be at"; break;
-        case 8: hkt__reduce(&b, 0, hkt__out(&b, 1), NULL, 0); text = "no arguments"; break;
-        case 9: hkt__recv(&b, 1, 0, hkt__range(&b, HKT__OUT, 0, 2, 4)); text = "named twice"; break;
+        case 0:
+            hkt__send(&b, 2, 0, hkt__in(&b, 0));
+            text = "rank itself";
+            break;
+        case 1:
+            hkt__send(&b, 4, 0, hkt__in(&b, 0));
+            text = "peer is out of range";
+            break;
+        case 2:
+            hkt__recv(&b, -1, 0, hkt__out(&b, 0));
+            text = "peer is out of range";
+            break;
+        case 3:
+            hkt__recv(&b, 1, HKT__LANES_MAX, hkt__out(&b, 0));
+            text = "lane is out of range";
+            break;
+        case 4:
+            hkt__copy(&b, -1, hkt__out(&b, 0), hkt__in(&b, 0));
+            text = "lane is out of range";
+            break;
+        case 5:
+            hkt__copy(&b, 0, hkt__out_all(&b), hkt__in(&b, 0));
+            text = "different numbers of pieces";
+            break;
+        case 6:
+            hkt__reduce(&b, 0, hkt__out(&b, 1), pair, 2);
+            text = "different numbers of pieces";
+            break;
+        case 7:
+            hkt__reduce(&b, 0, hkt__out(&b, 1), &beyond, 1);
+            text = "a rank it may not be at";
+            break;
+        case 8:
+            hkt__reduce(&b, 0, hkt__out(&b, 1), NULL, 0);
+            text = "no arguments";
+            break;
+        case 9:
+            hkt__recv(&b, 1, 0, hkt__range(&b, HKT__OUT, 0, 2, 4));
+            text = "named twice";
+            break;
         case 10: /* two cells swapped in one copy */
             hkt__copy(&b, 0, hkt__range(&b, HKT__OUT, 0, 1, 2), hkt__range(&b, HKT__OUT, 1, -1, 2));
             text = "named twice";
             break;
-        case 11: hkt__set_cuts(&b, 2); text = "set_cuts after"; break;
-        case 12: hkt__range(&b, HKT__SCRATCH, 0, 1, 1); text = "hkt__scratch"; break;
-        case 13: hkt__scratch(&b, -1, hkt__in(&b, 0)); text = "slot out of range"; break;
-        case 14: hkt__range(&b, HKT__IN, 0, 1, -1); text = "negative"; break;
+        case 11:
+            hkt__set_cuts(&b, 2);
+            text = "set_cuts after";
+            break;
+        case 12:
+            hkt__range(&b, HKT__SCRATCH, 0, 1, 1);
+            text = "hkt__scratch";
+            break;
+        case 13:
+            hkt__scratch(&b, -1, hkt__in(&b, 0));
+            text = "slot out of range";
+            break;
+        case 14:
+            hkt__range(&b, HKT__IN, 0, 1, -1);
+            text = "negative";
+            break;
         default:
             b.user_direct = false;
             hkt__reduce(&b, 0, hkt__out(&b, 1), &far, 1);
@@ -432,8 +481,10 @@ static void scratch_is_what_is_used_or_what_is_set(void **state)
 static void what_cannot_be_built_is_refused(void **state)
 {
     static const struct hkt__build_args bad[] = {
-        { HKT_ALL_REDUCE, "test", 0, 0, 0, false, false },  { HKT_ALL_REDUCE, "test", 4, 4, 0, false, false },
-        { HKT_BROADCAST, "test", 4, 0, -1, false, false },  { HKT_BROADCAST, "test", 4, 0, 4, false, false },
+        { HKT_ALL_REDUCE, "test", 0, 0, 0, false, false },
+        { HKT_ALL_REDUCE, "test", 4, 4, 0, false, false },
+        { HKT_BROADCAST, "test", 4, 0, -1, false, false },
+        { HKT_BROADCAST, "test", 4, 0, 4, false, false },
         { HKT_ALL_REDUCE, "test", HKT_RANKS_MAX + 1, 0, 0, false, false },
         { HKT_ALL_TO_ALL_V, "test", 4, 0, 0, true, false },
     };
@@ -462,17 +513,17 @@ static void cells_may_be_shown_to_many_peers_at_once(void **state)
     const struct hkt__operand in = hkt__in(&b, 0);
 
     (void)state;
-    hkt__recv(&b, 1, 0, in);       /* 0 */
-    hkt__send(&b, 2, 0, in);       /* 1 */
-    hkt__signal(&b, 3, 0, in);     /* 2 */
-    hkt__signal(&b, 4, 0, in);     /* 3: not after 2 */
-    hkt__send(&b, 2, 0, in);       /* 4: a read, not after 2 and 3 */
-    hkt__wait(&b, 3, 0, in);       /* 5: after all of them */
+    hkt__recv(&b, 1, 0, in);   /* 0 */
+    hkt__send(&b, 2, 0, in);   /* 1 */
+    hkt__signal(&b, 3, 0, in); /* 2 */
+    hkt__signal(&b, 4, 0, in); /* 3: not after 2 */
+    hkt__send(&b, 2, 0, in);   /* 4: a read, not after 2 and 3 */
+    hkt__wait(&b, 3, 0, in);   /* 5: after all of them */
     for (int i = 0; i < 5; i++)
-        hkt__send(&b, 2, 0, in);   /* 6 .. 10 */
-    hkt__signal(&b, 5, 0, in);     /* 11: stands for its many readers from here on */
-    hkt__signal(&b, 6, 0, in);     /* 12 */
-    hkt__recv(&b, 1, 0, in);       /* 13 */
+        hkt__send(&b, 2, 0, in); /* 6 .. 10 */
+    hkt__signal(&b, 5, 0, in);   /* 11: stands for its many readers from here on */
+    hkt__signal(&b, 6, 0, in);   /* 12 */
+    hkt__recv(&b, 1, 0, in);     /* 13 */
     struct hkt__sched *sched = finish(&b);
 
     expect_deps(sched, 2, "0 1");
@@ -485,8 +536,8 @@ static void cells_may_be_shown_to_many_peers_at_once(void **state)
     hkt__sched_destroy(sched);
 }
 
-/* Must step i, later, be kept from overtaking step j? Cells as bit masks; the cells of a SIGNAL count as written to what
- * is before it and as read to what is after it, and two SIGNALs may pass each other. */
+/* Must step i, later, be kept from overtaking step j? Cells as bit masks; the cells of a SIGNAL count as written to
+ * what is before it and as read to what is after it, and two SIGNALs may pass each other. */
 static bool do_conflict(const struct hkt__sched *sched, const uint64_t *reads, const uint64_t *writes, int32_t i,
                         int32_t j)
 {

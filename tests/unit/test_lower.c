@@ -146,26 +146,26 @@ static void nothing_else_is_fused(void **state)
     (void)state;
     assert_int_equal(hkt__builder_init(&b, &(struct hkt__build_args){ HKT_ALL_GATHER, "test", 8, 0, 0, false, false }),
                      HKT_OK);
-    hkt__recv(&b, 1, 0, hkt__out(&b, 1));                   /* 0 */
-    hkt__copy(&b, 0, hkt__out(&b, 1), hkt__in(&b, 0));      /* 1: written in between */
-    hkt__send(&b, 2, 0, hkt__out(&b, 1));                   /* 2 */
-    hkt__recv(&b, 1, 0, hkt__out(&b, 2));                   /* 3 */
-    hkt__send(&b, 3, 0, hkt__range(&b, HKT__OUT, 2, 1, 2)); /* 4: more than was received */
-    hkt__recv(&b, 1, 0, hkt__range(&b, HKT__OUT, 4, 1, 2)); /* 5 */
-    hkt__send(&b, 4, 0, hkt__out(&b, 4));                   /* 6: less */
-    hkt__send(&b, 4, 0, hkt__range(&b, HKT__OUT, 5, -1, 2));/* 7: in another order */
-    hkt__recv(&b, 1, 0, hkt__out(&b, 6));                   /* 8 */
-    hkt__send(&b, 2, 0, hkt__out(&b, 6));                   /* 9: the first one */
-    hkt__send(&b, 3, 0, hkt__out(&b, 6));                   /* 10: not the second */
-    hkt__wait(&b, 1, 0, hkt__out(&b, 7));                   /* 11 */
-    hkt__send(&b, 3, 0, hkt__out(&b, 7));                   /* 12: no receive */
-    hkt__recv(&b, 1, 1, hkt__scratch(&b, 0, hkt__in(&b, 0)));/* 13 */
-    hkt__signal(&b, 5, 1, hkt__scratch(&b, 0, hkt__in(&b, 0)));/* 14: the peer may write */
-    hkt__send(&b, 5, 1, hkt__scratch(&b, 0, hkt__in(&b, 0)));/* 15 */
-    hkt__recv(&b, 1, 2, hkt__out(&b, 3));                   /* 16 */
+    hkt__recv(&b, 1, 0, hkt__out(&b, 1));                       /* 0 */
+    hkt__copy(&b, 0, hkt__out(&b, 1), hkt__in(&b, 0));          /* 1: written in between */
+    hkt__send(&b, 2, 0, hkt__out(&b, 1));                       /* 2 */
+    hkt__recv(&b, 1, 0, hkt__out(&b, 2));                       /* 3 */
+    hkt__send(&b, 3, 0, hkt__range(&b, HKT__OUT, 2, 1, 2));     /* 4: more than was received */
+    hkt__recv(&b, 1, 0, hkt__range(&b, HKT__OUT, 4, 1, 2));     /* 5 */
+    hkt__send(&b, 4, 0, hkt__out(&b, 4));                       /* 6: less */
+    hkt__send(&b, 4, 0, hkt__range(&b, HKT__OUT, 5, -1, 2));    /* 7: in another order */
+    hkt__recv(&b, 1, 0, hkt__out(&b, 6));                       /* 8 */
+    hkt__send(&b, 2, 0, hkt__out(&b, 6));                       /* 9: the first one */
+    hkt__send(&b, 3, 0, hkt__out(&b, 6));                       /* 10: not the second */
+    hkt__wait(&b, 1, 0, hkt__out(&b, 7));                       /* 11 */
+    hkt__send(&b, 3, 0, hkt__out(&b, 7));                       /* 12: no receive */
+    hkt__recv(&b, 1, 1, hkt__scratch(&b, 0, hkt__in(&b, 0)));   /* 13 */
+    hkt__signal(&b, 5, 1, hkt__scratch(&b, 0, hkt__in(&b, 0))); /* 14: the peer may write */
+    hkt__send(&b, 5, 1, hkt__scratch(&b, 0, hkt__in(&b, 0)));   /* 15 */
+    hkt__recv(&b, 1, 2, hkt__out(&b, 3));                       /* 16 */
     far = hkt__at(0, hkt__out(&b, 3));
-    hkt__write(&b, 2, &far, 1, hkt__in(&b, 0));             /* 17: a write at this rank */
-    hkt__send(&b, 5, 2, hkt__out(&b, 3));                   /* 18 */
+    hkt__write(&b, 2, &far, 1, hkt__in(&b, 0)); /* 17: a write at this rank */
+    hkt__send(&b, 5, 2, hkt__out(&b, 3));       /* 18 */
     assert_int_equal(hkt__builder_finish(&b, &sched), HKT_OK);
     assert_int_equal(hkt__lower_fuse(sched), HKT_OK);
     assert_int_equal(hkt__lower_fuse(sched), HKT_OK); /* again: the links are made anew */
@@ -182,11 +182,11 @@ static void a_send_that_must_wait_for_more_is_not_fused(void **state)
     (void)state;
     assert_int_equal(hkt__builder_init(&b, &(struct hkt__build_args){ HKT_ALL_GATHER, "test", 4, 0, 0, false, false }),
                      HKT_OK);
-    hkt__recv(&b, 1, 0, hkt__out(&b, 1));                       /* 0 */
-    hkt__copy(&b, 0, hkt__out(&b, 2), hkt__out(&b, 1));         /* 1 */
-    hkt__send(&b, 2, 0, hkt__out(&b, 2));                       /* 2: after 1, so after 0 */
-    hkt__send(&b, 2, 0, hkt__out(&b, 1));                       /* 3: same queue */
-    hkt__send(&b, 3, 0, hkt__out(&b, 1));                       /* 4: free to run along with 0 */
+    hkt__recv(&b, 1, 0, hkt__out(&b, 1));               /* 0 */
+    hkt__copy(&b, 0, hkt__out(&b, 2), hkt__out(&b, 1)); /* 1 */
+    hkt__send(&b, 2, 0, hkt__out(&b, 2));               /* 2: after 1, so after 0 */
+    hkt__send(&b, 2, 0, hkt__out(&b, 1));               /* 3: same queue */
+    hkt__send(&b, 3, 0, hkt__out(&b, 1));               /* 4: free to run along with 0 */
     assert_int_equal(hkt__builder_finish(&b, &sched), HKT_OK);
     assert_int_equal(hkt__lower(sched), HKT_OK);
     assert_int_equal(sched->steps[3].fused, -1);
@@ -201,8 +201,8 @@ static size_t up(size_t x, size_t y)
 }
 
 /* Largest chunk in bytes, and whether it fits. */
-static bool fits(const struct hkt__sched *sched, size_t elems, size_t elem_bytes, size_t nslices, const size_t limits[2],
-                 int instances)
+static bool fits(const struct hkt__sched *sched, size_t elems, size_t elem_bytes, size_t nslices,
+                 const size_t limits[2], int instances)
 {
     const size_t chunk = up(up(elems, nslices), (size_t)sched->cuts) * elem_bytes;
     const size_t scratch = (size_t)sched->scratch_chunks * (size_t)instances * hkt__round_up(chunk, HKT__LINE);
@@ -216,7 +216,9 @@ static void slices_are_as_few_as_fit(void **state)
 
     (void)state;
     for (int i = 0; i < 20000; i++) {
-        struct hkt__sched sched = { .coll = HKT_ALL_REDUCE, .algo = "test", .nranks = 4,
+        struct hkt__sched sched = { .coll = HKT_ALL_REDUCE,
+                                    .algo = "test",
+                                    .nranks = 4,
                                     .cuts = 1 + (int32_t)sample_random(&random, 9),
                                     .scratch_chunks = (int32_t)sample_random(&random, 4) };
         const size_t elems = sample_random(&random, 100000), elem_bytes = (size_t)1 << sample_random(&random, 4);
@@ -224,8 +226,8 @@ static void slices_are_as_few_as_fit(void **state)
         const int instances = 1 + (int)sample_random(&random, 4);
         int32_t nslices = -1;
         size_t pitch = 1;
-        const enum hkt_status rc = hkt__lower_slices(&sched, elems, elem_bytes, limits[0], limits[1], instances, &nslices,
-                                                     &pitch);
+        const enum hkt_status rc =
+            hkt__lower_slices(&sched, elems, elem_bytes, limits[0], limits[1], instances, &nslices, &pitch);
 
         if (rc == HKT_ERR_UNSUPPORTED) {
             assert_int_equal(nslices, -1);
@@ -235,7 +237,8 @@ static void slices_are_as_few_as_fit(void **state)
         assert_int_equal(rc, HKT_OK);
         assert_true(nslices >= 1);
         assert_true(fits(&sched, elems, elem_bytes, (size_t)nslices, limits, instances));
-        assert_int_equal(pitch, hkt__round_up(up(up(elems, (size_t)nslices), (size_t)sched.cuts) * elem_bytes, HKT__LINE));
+        assert_int_equal(pitch,
+                         hkt__round_up(up(up(elems, (size_t)nslices), (size_t)sched.cuts) * elem_bytes, HKT__LINE));
         if (nslices > 1 && fits(&sched, elems, elem_bytes, (size_t)nslices - 1, limits, instances))
             fail_msg("case %d: %d slices, one less would do", i, (int)nslices);
     }

@@ -1,5 +1,5 @@
-/* What could break: text that no longer says what a step does, rounds that are wrong, JSON that is not JSON, a full disk
- * that goes unnoticed. Texts are compared byte for byte with tests/golden.
+/* What could break: text that no longer says what a step does, rounds that are wrong, JSON that is not JSON, a full
+ * disk that goes unnoticed. Texts are compared byte for byte with tests/golden.
  *
  * HOCKET_SOURCE_ROOT: where the sources are (default: here). HOCKET_GOLDEN_WRITE=1: write the golden files anew. */
 #include <setjmp.h>
@@ -66,7 +66,8 @@ static void expect_golden(const char *name, const char *text)
             at++;
         print_error("%s differs from byte %zu on: \"%.60s\" is printed.\nIf the new text is meant, write it with\n"
                     "  HOCKET_GOLDEN_WRITE=1 HOCKET_SOURCE_ROOT=<checkout> <build>/tests/unit/test_print\n"
-                    "and read the difference before you commit it.\n", path, at, text + at);
+                    "and read the difference before you commit it.\n",
+                    path, at, text + at);
         free(golden);
         fail();
     }
@@ -126,8 +127,9 @@ static void every_kind_of_step_reads_well(void **state)
     struct hkt__sched *sched = NULL;
 
     (void)state;
-    assert_int_equal(sample_build(all_kinds, &(struct hkt__build_args){ HKT_ALL_TO_ALL, "kinds", 8, 0, 0, false, true },
-                                  &sched), HKT_OK);
+    assert_int_equal(
+        sample_build(all_kinds, &(struct hkt__build_args){ HKT_ALL_TO_ALL, "kinds", 8, 0, 0, false, true }, &sched),
+        HKT_OK);
     char *text = print_to_text(&sched, 1, HKT_PLAN_BY_RANK); /* one rank alone may be printed */
 
     expect_golden("print_kinds.txt", text);
@@ -262,12 +264,9 @@ static void every_failed_allocation_is_survived(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(texts_are_the_golden_ones),
-        cmocka_unit_test(every_kind_of_step_reads_well),
-        cmocka_unit_test(rounds_are_the_critical_path),
-        cmocka_unit_test(schedules_that_do_not_fit_have_no_rounds),
-        cmocka_unit_test(a_full_disk_is_reported),
-        cmocka_unit_test(every_failed_allocation_is_survived),
+        cmocka_unit_test(texts_are_the_golden_ones),    cmocka_unit_test(every_kind_of_step_reads_well),
+        cmocka_unit_test(rounds_are_the_critical_path), cmocka_unit_test(schedules_that_do_not_fit_have_no_rounds),
+        cmocka_unit_test(a_full_disk_is_reported),      cmocka_unit_test(every_failed_allocation_is_survived),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
