@@ -55,13 +55,18 @@ static size_t vector_elems(const struct hkt__call *call)
     }
 }
 
+/** Whether all ranks must be in place or none. Elsewhere it is a rank's own affair (a root; a rank whose block is empty),
+ *  and neither the choice nor the messages may depend on it: a test over the registry holds the builders to that. */
+static bool in_place_is_agreed(enum hkt_coll coll)
+{
+    return coll == HKT_ALL_REDUCE || coll == HKT_REDUCE_SCATTER || coll == HKT_ALL_GATHER || coll == HKT_ALL_TO_ALL;
+}
+
 static enum hkt_status choose(const struct hkt__call *call, const struct hkt__algo **out_algo)
 {
     const struct hkt_comm *comm = call->comm;
-    /* A root in place is its own affair: what the others run must not depend on it. */
-    const bool rooted = call->root >= 0;
     const struct hkt__select_args args = {
-        .coll = call->coll, .nranks = comm->nranks, .in_place = call->in_place && !rooted,
+        .coll = call->coll, .nranks = comm->nranks, .in_place = call->in_place && in_place_is_agreed(call->coll),
         .direct_ok = comm->routes.all_memory, .user_ok = comm->routes.all_user,
         .bytes = vector_elems(call) * hkt_dtype_size(call->dtype), .latency_ns = comm->routes.latency_ns,
         .ns_per_byte = comm->routes.ns_per_byte, .slice_bytes = comm->options.slice_bytes};
@@ -202,7 +207,7 @@ static enum hkt_status bind_slices(struct hkt__collective *work)
 static struct hkt__stamp make_stamp(const struct hkt__call *call, const struct hkt__algo *algo)
 {
     const unsigned op = call->op == HKT_OP_COUNT ? HKT__CALL_NO_OP : (unsigned)call->op;
-    const bool tell_in_place = call->in_place && call->root < 0 && user_op(call) == NULL;
+    const bool tell_in_place = call->in_place && in_place_is_agreed(call->coll) && user_op(call) == NULL;
 
     return (struct hkt__stamp){
         .op_seq = ++call->comm->op_seq,
