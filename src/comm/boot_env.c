@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 
 #include "comm/boot_int.h"
 #include "core/siphash.h"
@@ -21,21 +22,25 @@ struct launcher {
     const char *name;
     const char *rank, *size;
     const char *local_rank, *local_size;    /* NULL: it sets none */
-    const char *also;                       /* must be set, too; NULL: nothing */
+    const char *also;                       /* must be set, too, unless HOCKET_ROOT is; NULL: nothing */
     bool is_address_due;                    /* it sets MASTER_ADDR and MASTER_PORT: their absence is a mistake */
+    bool is_hydra;                          /* see hydra_key */
     const char *job[JOB_VARIABLES_MAX];     /* together they tell this job from others */
 };
 
-/* Slurm's variables count only within a step (srun): a batch script has SLURM_PROCID=0, too, but no other ranks. */
+/* Slurm's variables count only within a step (srun): a batch script has SLURM_PROCID=0, too, but no other ranks. Within
+ * a step, SLURM_NTASKS may be that of the whole job if someone exported it; SLURM_STEP_NUM_TASKS is asked first. */
 static const struct launcher launchers[] = {
-    {"hocket run", "HOCKET_RANK", "HOCKET_SIZE", "HOCKET_LOCAL_RANK", "HOCKET_LOCAL_SIZE", NULL, false, {NULL}},
-    {"torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", NULL, true,
+    {"hocket run", "HOCKET_RANK", "HOCKET_SIZE", "HOCKET_LOCAL_RANK", "HOCKET_LOCAL_SIZE", NULL, false, false, {NULL}},
+    {"torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", NULL, true, false,
      {"TORCHELASTIC_RUN_ID", "MASTER_PORT"}},
     {"Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
-     "OMPI_COMM_WORLD_LOCAL_SIZE", NULL, false, {"PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"}},
-    {"PMI", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", NULL, false,
+     "OMPI_COMM_WORLD_LOCAL_SIZE", NULL, false, false, {"PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"}},
+    {"PMI", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", NULL, false, true,
      {"SLURM_JOB_ID", "SLURM_STEP_ID", "PMI_PORT"}},
-    {"Slurm", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", NULL, "SLURM_STEP_ID", false,
+    {"Slurm", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", NULL, "SLURM_STEP_ID", false, false,
+     {"SLURM_JOB_ID", "SLURM_STEP_ID"}},
+    {"Slurm", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", NULL, "SLURM_STEP_ID", false, false,
      {"SLURM_JOB_ID", "SLURM_STEP_ID"}},
 };
 
@@ -93,7 +98,7 @@ static enum hkt_status find_launcher(getenv_function *getenv_fn, const struct la
         const struct launcher *row = &launchers[i];
         const bool has_rank = value_of(getenv_fn, row->rank) != NULL, has_size = value_of(getenv_fn, row->size) != NULL;
 
-        if (row->also != NULL && value_of(getenv_fn, row->also) == NULL)
+        if (row->also != NULL && value_of(getenv_fn, row->also) == NULL && value_of(getenv_fn, "HOCKET_ROOT") == NULL)
             continue;
         if (has_rank && has_size) {
             *out_launcher = row;
@@ -189,6 +194,20 @@ static enum hkt_status first_host(const char *name, const char *list, struct hkt
 
 /* ---- job ---- */
 
+/* MPICH's launcher exports no name of the job, but each rank has a socket to its proxy, one per host and job, whose pid
+ * the kernel tells. Good for a job on one host, which is all that can be derived here. */
+static void hydra_key(getenv_function *getenv_fn, char *out_key, size_t key_bytes)
+{
+    const char *value = value_of(getenv_fn, "PMI_FD");
+    struct ucred peer = {.pid = 0};
+    socklen_t bytes = sizeof peer;
+    int fd;
+
+    if (value != NULL && parse_number(value, &fd) && getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &bytes) == 0 &&
+        peer.pid > 0)
+        snprintf(out_key, key_bytes, "proxy=%d;", (int)peer.pid);
+}
+
 /* Text that is the same on all ranks of the job and differs from other jobs'; "" when there is none. */
 static void job_key(getenv_function *getenv_fn, const struct launcher *launcher, char *out_key, size_t key_bytes)
 {
@@ -206,6 +225,8 @@ static void job_key(getenv_function *getenv_fn, const struct launcher *launcher,
             return;
         used += (size_t)n;
     }
+    if (used == 0 && launcher->is_hydra)
+        hydra_key(getenv_fn, out_key, key_bytes);
 }
 
 static uint16_t port_of_key(const char *key)
@@ -222,6 +243,8 @@ static bool is_one_host(getenv_function *getenv_fn, const struct hkt__boot_env *
 
     if (env->local_nranks == env->nranks)
         return true;
+    if (nodes == NULL)
+        nodes = value_of(getenv_fn, "SLURM_JOB_NUM_NODES");
     return nodes != NULL && strcmp(nodes, "1") == 0 && value_of(getenv_fn, "SLURM_STEP_ID") != NULL;
 }
 

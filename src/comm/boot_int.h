@@ -95,7 +95,6 @@ struct hkt__boot_server {
     struct hkt__boot_client *pending, **pending_tail, *gone;
     int npending;
     bool is_watch_ready;             /* after a step: input on the watched connection */
-    int64_t accept_after_ns;         /* not before: out of descriptors */
 };
 
 /** Serve on `listener`, which the server takes over, also on failure: close it in any case. */

@@ -17,7 +17,6 @@
 
 #define BATCH 64
 #define NS_PER_MS INT64_C(1000000)
-#define ACCEPT_PAUSE_MS 50
 
 /* ---- lists ---- */
 
@@ -167,15 +166,14 @@ static enum hkt_status client_admit(struct hkt__boot_server *server, int fd, con
     return HKT_OK;
 }
 
-/* Out of descriptors: an unproven connection makes room; if none is left, the limit is too low for the job. */
+/* Out of descriptors: the oldest unproven connection makes room; if none is left, the limit is too low for the job. */
 static enum hkt_status accept_short_of_fds(struct hkt__boot_server *server)
 {
     if (server->pending == NULL)
-        return hkt__fail_sys(HKT_ERR_SYSTEM, "rank %d cannot accept more connections (%d of %d ranks have arrived); "
-                             "raise the limit of open files (`ulimit -n`) to at least %d", server->boot->rank,
-                             server->narrived, server->nwanted, server->nwanted + 64);
+        return hkt__fail_sys(HKT_ERR_SYSTEM, "rank %d cannot accept more connections (%d of %d have come); raise the "
+                             "limit of open files (`ulimit -n`) to at least %d", server->boot->rank, server->narrived,
+                             server->nwanted, server->nwanted + 64);
     pending_drop(server, server->pending, "out of file descriptors");
-    server->accept_after_ns = hkt__now_ns() + ACCEPT_PAUSE_MS * NS_PER_MS;
     return HKT_OK;
 }
 
@@ -193,7 +191,7 @@ static enum hkt_status accept_some(struct hkt__boot_server *server)
         else if (errno == EAGAIN || errno == EWOULDBLOCK)
             return HKT_OK;
         else if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM)
-            return accept_short_of_fds(server);
+            status = accept_short_of_fds(server);
         else if (errno == EBADF || errno == EINVAL || errno == ENOTSOCK)
             return hkt__fail_sys(HKT_ERR_SYSTEM, "the rendezvous port of rank %d was closed by someone else in this "
                                  "process", server->boot->rank);
@@ -355,30 +353,10 @@ static int step_timeout_ms(const struct hkt__boot_server *server, int64_t until_
 
     if (server->pending != NULL && server->pending->deadline_ns < until_ns)
         until_ns = server->pending->deadline_ns;
-    if (server->accept_after_ns != 0 && server->accept_after_ns < until_ns)
-        until_ns = server->accept_after_ns;
     left_ns = until_ns - hkt__now_ns();
     if (left_ns <= 0)
         return 0;
     return left_ns > 3600 * 1000 * NS_PER_MS ? 3600 * 1000 : (int)((left_ns + NS_PER_MS - 1) / NS_PER_MS);
-}
-
-/* While out of descriptors, the listener stays out of the set, or epoll would report it all the time. */
-static void listener_pause(const struct hkt__boot_server *server, bool is_paused)
-{
-    struct epoll_event event = {.events = is_paused ? 0 : EPOLLIN, .data.ptr = NULL};
-
-    (void)epoll_ctl(server->epoll, EPOLL_CTL_MOD, server->listener, &event);
-}
-
-static enum hkt_status step_listener(struct hkt__boot_server *server)
-{
-    const int64_t before = server->accept_after_ns;
-    const enum hkt_status status = accept_some(server);
-
-    if (server->accept_after_ns != before)
-        listener_pause(server, true);
-    return status;
 }
 
 enum hkt_status hkt__boot_server_step(struct hkt__boot_server *server, int64_t until_ns)
@@ -393,7 +371,7 @@ enum hkt_status hkt__boot_server_step(struct hkt__boot_server *server, int64_t u
         return hkt__fail_sys(HKT_ERR_SYSTEM, "cannot wait for connections");
     for (int i = 0; i < n && status == HKT_OK; i++) {
         if (events[i].data.ptr == NULL)
-            status = step_listener(server);
+            status = accept_some(server);
         else if (events[i].data.ptr == &server->is_watch_ready)
             server->is_watch_ready = true;
         else
@@ -403,10 +381,6 @@ enum hkt_status hkt__boot_server_step(struct hkt__boot_server *server, int64_t u
 
     while (server->pending != NULL && server->pending->deadline_ns <= now)
         pending_drop(server, server->pending, "it stayed silent");
-    if (server->accept_after_ns != 0 && server->accept_after_ns <= now) {
-        server->accept_after_ns = 0;
-        listener_pause(server, false);
-    }
     gone_free(server);
     return status;
 }

@@ -8,6 +8,8 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -70,6 +72,9 @@ static const struct good_case good_cases[] = {
       "SLURM_STEP_NUM_NODES=1"}, "Slurm", "127.0.0.1", 1, 2, -1, -1, 0},
     /* A batch script is no step: it runs alone. */
     {{"SLURM_PROCID=0", "SLURM_NTASKS=8", "SLURM_JOB_ID=5", "SLURM_JOB_NODELIST=n0"}, "none", "", -1, 1, -1, -1, -1},
+    {{"SLURM_PROCID=1", "SLURM_NTASKS=2", "SLURM_JOB_ID=5", "SLURM_STEP_ID=0", "SLURM_JOB_NUM_NODES=1"}, "Slurm",
+     "127.0.0.1", 1, 2, -1, -1, 0},
+    {{"SLURM_PROCID=1", "SLURM_NTASKS=2", "HOCKET_ROOT=h:9"}, "Slurm", "h", 1, 2, -1, -1, 9},
     /* The order of launchers; and half a torchrun does not hide a whole mpirun. */
     {{"HOCKET_RANK=1", "HOCKET_SIZE=2", "HOCKET_ROOT=h:5", "RANK=0", "WORLD_SIZE=9", "OMPI_COMM_WORLD_RANK=4",
       "OMPI_COMM_WORLD_SIZE=5"}, "hocket run", "h", 1, 2, -1, -1, 5},
@@ -217,6 +222,26 @@ static void env_token_does_not_depend_on_the_host_name(void **state)
     assert_memory_equal(a.id.token, b.id.token, sizeof a.id.token);
 }
 
+/* MPICH's launcher names no job; the process behind PMI_FD stands for it. */
+static void env_tells_hydra_jobs_by_their_proxy(void **state)
+{
+    int pair[2];
+    char fd[32];
+    const char *const ours[VARIABLES_MAX] = {"PMI_RANK=1", "PMI_SIZE=2", "MPI_LOCALNRANKS=2", fd};
+    struct hkt__boot_env env;
+
+    (void)state;
+    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair), 0);
+    snprintf(fd, sizeof fd, "PMI_FD=%d", pair[0]);
+    assert_int_equal(find(ours, &env), HKT_OK);
+    assert_string_equal(env.id.host, "127.0.0.1");
+    assert_in_range(env.id.port, 20000, 32000);
+    close(pair[0]);
+    close(pair[1]);
+    assert_int_equal(find(ours, &env), HKT_ERR_INVALID);
+    assert_non_null(strstr(hkt_last_error(), "HOCKET_ROOT"));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -224,6 +249,7 @@ int main(void)
         cmocka_unit_test(env_names_what_is_wrong),
         cmocka_unit_test(env_reads_host_lists),
         cmocka_unit_test(env_keeps_jobs_apart),
+        cmocka_unit_test(env_tells_hydra_jobs_by_their_proxy),
         cmocka_unit_test(env_token_does_not_depend_on_the_host_name),
     };
 
