@@ -32,6 +32,7 @@ struct job {
     struct rank *ranks;
     int live;
     int epoll_fd, signal_fd, launcher_pipe;
+    int root_fd;             /* keeps the port of HOCKET_ROOT reserved until the job has ended */
     bool has_pidfds, reap_pending, launcher_died;
     int interrupts;          /* INT, TERM, HUP, QUIT passed on so far */
     int last_signal;         /* the last of them */
@@ -284,18 +285,17 @@ static bool start_rank(struct job *job, struct run_spawn *spawn, int index)
 static bool start_ranks(struct job *job, const sigset_t *inherited)
 {
     char token[33];
-    int root_fd = -1, master_fd = -1;
+    int master_fd = -1;
     struct run_spawn spawn = { .opts = job->opts, .inherited = inherited, .token = token };
 
-    spawn.root_port = run_pick_port(&root_fd);
+    spawn.root_port = run_pick_port(&job->root_fd);
     spawn.master_port = spawn.root_port > 0 ? run_pick_port(&master_fd) : -1;
     bool ok = spawn.master_port > 0 && run_make_token(token);
 
-    /* The two differ since both may be in use at once. Their reservation ends when rank 0 can bind them. */
+    /* The two differ since both may be in use at once. MASTER_PORT is given up here: programs that do not set
+     * SO_REUSEADDR must be able to bind it. */
     if (master_fd >= 0)
         close(master_fd);
-    if (root_fd >= 0)
-        close(root_fd);
     for (int i = 0; i < job->opts->nranks && ok; i++)
         ok = start_rank(job, &spawn, i);
     if (!ok && job->exit_code == 0)
@@ -308,7 +308,7 @@ static bool open_job(struct job *job, const struct run_opts *opts, int launcher_
     sigset_t signals;
 
     run_signals(&signals);
-    *job = (struct job){ .opts = opts, .launcher_pipe = launcher_pipe, .has_pidfds = true,
+    *job = (struct job){ .opts = opts, .launcher_pipe = launcher_pipe, .has_pidfds = true, .root_fd = -1,
                          .timeout_at = NEVER, .term_at = NEVER, .kill_at = NEVER };
     job->ranks = calloc((size_t)opts->nranks, sizeof *job->ranks);
     job->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
@@ -344,6 +344,8 @@ int run_supervise(const struct run_opts *opts, int launcher_pipe, const sigset_t
     for (int i = 0; i < opts->nranks; i++)
         for (int j = 0; j < 2; j++)
             run_tag_close(&job.ranks[i].tags[j]);
+    if (job.root_fd >= 0)
+        close(job.root_fd);
     free(job.ranks);
     return job.exit_code;
 }

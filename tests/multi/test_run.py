@@ -93,6 +93,13 @@ class Start(Case):
             self.assertEqual(words[9:], lines[0][9:])
             self.assertNotEqual(words[9].split(':')[1], words[11])
 
+    def test_rank_0_can_listen_at_the_root_address(self):
+        program = ('import os, socket; s = socket.socket(); s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1); '
+                   'a, p = os.environ["HOCKET_ROOT"].split(":"); s.bind((a, int(p))); s.listen(); '
+                   'c = socket.create_connection((a, int(p)), 5); print("met")')
+        result = run('-n', '1', sys.executable, '-c', program)
+        self.assertEqual((result.returncode, result.stdout), (0, 'met\n'), result.stderr)
+
     def test_two_jobs_have_two_tokens(self):
         tokens = {shell(1, 'echo $HOCKET_TOKEN').stdout for _ in range(3)}
         self.assertEqual(len(tokens), 3)
