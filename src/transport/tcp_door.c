@@ -371,25 +371,24 @@ static void expire(struct hkt__tcp *tcp)
 enum hkt_status hkt__tcp_door_serve(struct hkt__tcp *tcp)
 {
     struct epoll_event events[32];
+    int ready[HKT__TCP_ADDRS_MAX], ready_count = 0;
     enum hkt_status status = HKT_OK;
 
     pthread_mutex_lock(&tcp->lock);
     const int count = epoll_wait(tcp->door, events, sizeof events / sizeof *events, 0);
 
-    /* Guests first: accepting may drop a guest that an event of this batch still names. */
+    /* Listeners last: accepting may drop a guest that a later event of this batch names. */
     for (int i = 0; i < count; i++) {
         struct hkt__tcp_entry *entry = events[i].data.ptr;
 
-        if (!entry->is_listener)
+        if (entry->is_listener)
+            ready[ready_count++] = entry->fd;
+        else
             guest_step(tcp, (struct hkt__tcp_guest *)entry);
     }
     expire(tcp);
-    for (int i = 0; i < count && status == HKT_OK; i++) {
-        const struct hkt__tcp_entry *entry = events[i].data.ptr;
-
-        if (entry->is_listener)
-            status = accept_some(tcp, entry->fd);
-    }
+    for (int i = 0; i < ready_count && status == HKT_OK; i++)
+        status = accept_some(tcp, ready[i]);
     pthread_mutex_unlock(&tcp->lock);
     return status;
 }
