@@ -74,14 +74,12 @@ static enum hkt_status init(struct hkt__vrf *v)
     v->base = hkt__calloc(nranks + 1, sizeof *v->base);
     v->home = hkt__calloc(nranks * HKT__BUF_COUNT, sizeof *v->home);
     v->own_home = hkt__calloc(nranks + 1, sizeof *v->own_home);
-    v->tx_first = hkt__calloc(nranks + 1, sizeof *v->tx_first);
     v->rank_of = hkt__calloc(nsteps, sizeof *v->rank_of);
     v->match = hkt__calloc(nsteps, sizeof *v->match);
     v->queue = hkt__calloc(nsteps, sizeof *v->queue);
     v->before = hkt__calloc(nsteps, sizeof *v->before);
     v->order = hkt__calloc(nsteps, sizeof *v->order);
-    if (v->base == NULL || v->home == NULL || v->own_home == NULL || v->tx_first == NULL || v->rank_of == NULL ||
-        v->match == NULL || v->queue == NULL || v->before == NULL || v->order == NULL)
+    if (v->base == NULL || v->home == NULL || v->own_home == NULL || v->rank_of == NULL || v->match == NULL || v->queue == NULL || v->before == NULL || v->order == NULL)
         return hkt__vrf_nomem();
     for (int32_t r = 0; r < v->nranks; r++) {
         const int32_t first = v->base[r], count = v->scheds[r]->nsteps;
@@ -100,8 +98,6 @@ static void fini(struct hkt__vrf *v)
     hkt__free(v->base);
     hkt__free(v->home);
     hkt__free(v->own_home);
-    hkt__free(v->tx_first);
-    hkt__free(v->tx);
     hkt__free(v->rank_of);
     hkt__free(v->match);
     hkt__free(v->queue);

@@ -45,8 +45,6 @@ struct hkt__vrf {
     int32_t *base;        /* [nranks + 1] */
     int64_t *home;        /* [nranks * HKT__BUF_COUNT] number of chunk 0's cell over all ranks, or HKT__VRF_CONST */
     int64_t *own_home;    /* [nranks + 1] first cell of each rank */
-    int32_t *tx_first;    /* [nranks + 1] steps that send to rank r: tx[tx_first[r]..), by sender, then program order */
-    int32_t *tx;
     int32_t *rank_of;     /* [nsteps], as all below */
     int32_t *match;       /* the other end of a message, -1: none */
     int32_t *queue;       /* number of the FIFO queue the step is in, over all ranks */

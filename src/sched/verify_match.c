@@ -5,8 +5,10 @@
 
 struct matcher {
     struct hkt__vrf *v;
-    int32_t *head; /* per (source, lane): the next unmatched entry of tx to this destination, plus 1 */
-    int32_t *next; /* per entry of tx */
+    int32_t *tx_first; /* [nranks + 1] */
+    int32_t *tx;       /* steps that send to rank r: tx[tx_first[r]..), by sender, then program order */
+    int32_t *head;     /* per (source, lane): the next unmatched entry of tx to this destination, plus 1 */
+    int32_t *next;     /* per entry of tx */
 };
 
 static int64_t stream(int32_t source, int lane)
@@ -14,33 +16,24 @@ static int64_t stream(int32_t source, int lane)
     return (int64_t)source * HKT__LANES_MAX + lane;
 }
 
-/* Sort the sending steps by destination; ranks are taken in order, so each bucket is sorted by source. */
-static enum hkt_status sort_by_destination(struct hkt__vrf *v)
+/* Sort the sending steps by destination. Ranks are taken in order, so each bucket is sorted by source. */
+static void sort_by_destination(struct matcher *m)
 {
-    int32_t ntx = 0;
+    const struct hkt__vrf *v = m->v;
 
     for (int32_t i = 0; i < v->nsteps; i++)
-        if (hkt__is_tx(hkt__vrf_step(v, i)->kind)) {
-            v->tx_first[hkt__vrf_step(v, i)->peer + 1]++;
-            ntx++;
-        }
-    v->tx = hkt__calloc((size_t)ntx, sizeof *v->tx);
-    int32_t *fill = hkt__calloc((size_t)v->nranks, sizeof *fill);
-
-    if (v->tx == NULL || fill == NULL) {
-        hkt__free(fill);
-        return hkt__vrf_nomem();
-    }
+        if (hkt__is_tx(hkt__vrf_step(v, i)->kind))
+            m->tx_first[hkt__vrf_step(v, i)->peer + 1]++;
     for (int32_t r = 0; r < v->nranks; r++)
-        v->tx_first[r + 1] += v->tx_first[r];
-    for (int32_t i = 0; i < v->nsteps; i++) {
+        m->tx_first[r + 1] += m->tx_first[r];
+    for (int32_t i = v->nsteps - 1; i >= 0; i--) { /* from the ends of the buckets: every end becomes a beginning */
         const struct hkt__step *s = hkt__vrf_step(v, i);
 
         if (hkt__is_tx(s->kind))
-            v->tx[v->tx_first[s->peer] + fill[s->peer]++] = i;
+            m->tx[--m->tx_first[s->peer + 1]] = i;
     }
-    hkt__free(fill);
-    return HKT_OK;
+    for (int32_t r = 0; r < v->nranks; r++)
+        m->tx_first[r] = m->tx_first[r + 1];
 }
 
 static bool sizes_agree(const struct hkt__vrf *v, int32_t tx, int32_t rx)
@@ -98,7 +91,7 @@ static enum hkt_status receive_all(struct matcher *m, int32_t destination)
         const int32_t entry = *head - 1;
 
         *head = m->next[entry];
-        rc = meet(v, v->tx[entry], i);
+        rc = meet(v, m->tx[entry], i);
     }
     return rc;
 }
@@ -106,10 +99,10 @@ static enum hkt_status receive_all(struct matcher *m, int32_t destination)
 static enum hkt_status match_destination(struct matcher *m, int32_t destination)
 {
     struct hkt__vrf *v = m->v;
-    const int32_t first = v->tx_first[destination], end = v->tx_first[destination + 1];
+    const int32_t first = m->tx_first[destination], end = m->tx_first[destination + 1];
 
     for (int32_t entry = end - 1; entry >= first; entry--) {
-        int32_t *head = &m->head[stream(v->rank_of[v->tx[entry]], hkt__vrf_step(v, v->tx[entry])->lane)];
+        int32_t *head = &m->head[stream(v->rank_of[m->tx[entry]], hkt__vrf_step(v, m->tx[entry])->lane)];
 
         m->next[entry] = *head;
         *head = entry + 1;
@@ -117,7 +110,7 @@ static enum hkt_status match_destination(struct matcher *m, int32_t destination)
     enum hkt_status rc = receive_all(m, destination);
 
     for (int32_t entry = first; entry < end; entry++) {
-        const int32_t tx = v->tx[entry];
+        const int32_t tx = m->tx[entry];
 
         m->head[stream(v->rank_of[tx], hkt__vrf_step(v, tx)->lane)] = 0;
         if (rc == HKT_OK && v->match[tx] < 0)
@@ -126,19 +119,35 @@ static enum hkt_status match_destination(struct matcher *m, int32_t destination)
     return rc;
 }
 
+static int32_t count_tx(const struct hkt__vrf *v)
+{
+    int32_t ntx = 0;
+
+    for (int32_t i = 0; i < v->nsteps; i++)
+        ntx += hkt__is_tx(hkt__vrf_step(v, i)->kind);
+    return ntx;
+}
+
 enum hkt_status hkt__vrf_match(struct hkt__vrf *v)
 {
+    const int32_t ntx = count_tx(v);
     struct matcher m = { .v = v };
-    enum hkt_status rc = sort_by_destination(v);
+    enum hkt_status rc = HKT_OK;
 
-    if (rc != HKT_OK)
-        return rc;
+    m.tx_first = hkt__calloc((size_t)v->nranks + 1, sizeof *m.tx_first);
+    m.tx = hkt__calloc((size_t)ntx, sizeof *m.tx);
     m.head = hkt__calloc((size_t)stream(v->nranks, 0), sizeof *m.head);
-    m.next = hkt__calloc((size_t)v->tx_first[v->nranks], sizeof *m.next);
-    if (m.head == NULL || m.next == NULL)
+    m.next = hkt__calloc((size_t)ntx, sizeof *m.next);
+    if (m.tx_first == NULL || m.tx == NULL || m.head == NULL || m.next == NULL) {
         rc = hkt__vrf_nomem();
+    } else {
+        sort_by_destination(&m);
+        m.tx_first[v->nranks] = ntx;
+    }
     for (int32_t r = 0; r < v->nranks && rc == HKT_OK; r++)
         rc = match_destination(&m, r);
+    hkt__free(m.tx_first);
+    hkt__free(m.tx);
     hkt__free(m.head);
     hkt__free(m.next);
     return rc;
