@@ -207,7 +207,7 @@ static enum hkt_status bind_slices(struct hkt__collective *work)
 static struct hkt__stamp make_stamp(const struct hkt__call *call, const struct hkt__algo *algo)
 {
     const unsigned op = call->op == HKT_OP_COUNT ? HKT__CALL_NO_OP : (unsigned)call->op;
-    const bool tell_in_place = call->in_place && in_place_is_agreed(call->coll) && user_op(call) == NULL;
+    const bool tell_in_place = call->in_place && in_place_is_agreed(call->coll);
 
     return (struct hkt__stamp){
         .op_seq = ++call->comm->op_seq,
