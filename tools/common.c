@@ -1,4 +1,5 @@
 /* Small things every subcommand needs: messages and numbers. */
+#include <cjson/cJSON.h>
 #include <errno.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -39,4 +40,18 @@ bool hkt_tool_parse_int(const char *text, long min, long max, long *out_value)
         return false;
     *out_value = value;
     return true;
+}
+
+int hkt_tool_print_json(const char *command, struct cJSON *root)
+{
+    char *text = cJSON_Print(root);
+
+    cJSON_Delete(root);
+    if (text == NULL) {
+        hkt_tool_say(command, "no memory for the JSON text");
+        return TOOL_FAILED;
+    }
+    puts(text);
+    cJSON_free(text);
+    return TOOL_OK;
 }

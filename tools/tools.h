@@ -6,6 +6,8 @@
 #include <stdbool.h>
 #include <stdio.h>
 
+struct cJSON;
+
 enum tool_exit {
     TOOL_OK = 0,
     TOOL_FAILED = 1, /* it ran, and something was wrong: bad data, a rank that failed, a refused plan */
@@ -15,6 +17,9 @@ enum tool_exit {
 /** Subcommands: argv[0] is the subcommand's name; the result is the exit code. */
 int hkt_tool_run(int argc, char **argv);
 int hkt_tool_perf(int argc, char **argv);
+int hkt_tool_info(int argc, char **argv);
+int hkt_tool_verify(int argc, char **argv);
+int hkt_tool_explain(int argc, char **argv);
 
 /** "hocket COMMAND: ..." on stderr; command NULL: "hocket: ...". */
 void hkt_tool_say(const char *command, const char *format, ...) __attribute__((format(printf, 2, 3)));
@@ -22,5 +27,7 @@ void hkt_tool_say(const char *command, const char *format, ...) __attribute__((f
 int hkt_tool_usage(const char *command, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /** Whole decimal number in [min, max]; false (nothing stored) otherwise. */
 bool hkt_tool_parse_int(const char *text, long min, long max, long *out_value);
+/** Print to stdout and free; returns the exit code. */
+int hkt_tool_print_json(const char *command, struct cJSON *root);
 
 #endif
