@@ -191,13 +191,16 @@ static enum hkt_status tx_begin(struct hkt__chan *chan, size_t bytes, struct hkt
         return HKT_AGAIN;
     if (tx_socket(tx)->credit < credit_of(want))
         room = measure(tx_socket(tx), want);
-    if (room < tx->granted)
-        room = tx->granted; /* this was promised by an earlier call */
+    const int64_t promised = tx->granted < (int64_t)want ? tx->granted : (int64_t)want;
+
+    if (room < promised)
+        room = promised; /* by an earlier call */
     if (room < 0) {
         remember_blocked(tx->link);
         return HKT_AGAIN;
     }
-    tx->granted = room;
+    if (room > tx->granted)
+        tx->granted = room;
     out_room->data = tx->frame + HEADER;
     out_room->bytes = (size_t)room;
     return HKT_OK;
