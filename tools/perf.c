@@ -4,6 +4,8 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
+#include <time.h>
 
 #include "perf.h"
 #include "tools.h"
@@ -218,8 +220,42 @@ static bool run_replay(struct perf_rank *rank, const struct perf_model *model, s
     return true;
 }
 
+/** CPU seconds of all ranks together, and the wall seconds of this one. */
+struct cost {
+    double cpu[2]; /* user, system */
+    double wall;
+};
+
+static double now_s(void)
+{
+    struct timespec now;
+
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + (double)now.tv_nsec / 1e9;
+}
+
+static struct cost cost_now(void)
+{
+    struct rusage usage;
+
+    getrusage(RUSAGE_THREAD, &usage);
+    return (struct cost){{(double)usage.ru_utime.tv_sec + (double)usage.ru_utime.tv_usec / 1e6,
+                          (double)usage.ru_stime.tv_sec + (double)usage.ru_stime.tv_usec / 1e6}, now_s()};
+}
+
+/** What the measurement cost: tells a rank that waits from one that burns its core. */
+static enum hkt_status cost_since(struct perf_rank *rank, const struct cost *start, struct cost *out_cost)
+{
+    const struct cost end = cost_now();
+
+    *out_cost = (struct cost){{end.cpu[0] - start->cpu[0], end.cpu[1] - start->cpu[1]}, end.wall - start->wall};
+    return hkt_all_reduce(out_cost->cpu, out_cost->cpu, 2, HKT_F64, HKT_SUM, rank->comm, NULL);
+}
+
 static int measure_all(struct perf_rank *rank)
 {
+    const struct cost start = cost_now();
+    struct cost cost = start;
     struct perf_model model = {0};
     int64_t wrong = 0;
     bool ok;
@@ -237,7 +273,8 @@ static int measure_all(struct perf_rank *rank)
     else
         ok = perf_model_make(rank->options->replay, &model) && run_replay(rank, &model, report, &wrong);
     free(model.sizes);
-    ok &= perf_report_close(report);
+    ok = ok && cost_since(rank, &start, &cost) == HKT_OK;
+    ok &= perf_report_close(report, cost.cpu, cost.wall);
     return ok && wrong == 0 ? TOOL_OK : TOOL_FAILED;
 }
 

@@ -88,8 +88,8 @@ void perf_report_row(struct perf_report *report, const struct perf_case *c, doub
 /** A line of a replay: name, calls, bytes, seconds. */
 void perf_report_replay(struct perf_report *report, const char *what, int calls, double bytes,
                         const struct perf_result *result);
-/** Footer and JSON file; returns false when the file could not be written. */
-bool perf_report_close(struct perf_report *report);
+/** Footer and JSON file; returns false when the file could not be written. cpu_s: user and system time of all ranks. */
+bool perf_report_close(struct perf_report *report, const double cpu_s[2], double wall_s);
 
 /* perf_models.c */
 /** The parameters of a model in the order gradients become ready (last layer first). */

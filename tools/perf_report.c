@@ -199,7 +199,7 @@ static bool write_json(const struct perf_report *report)
     return ok;
 }
 
-bool perf_report_close(struct perf_report *report)
+bool perf_report_close(struct perf_report *report, const double cpu_s[2], double wall_s)
 {
     bool ok = true;
 
@@ -210,11 +210,16 @@ bool perf_report_close(struct perf_report *report)
     if (report->options->check_iters > 0)
         printf("# Out of bounds values : %lld %s\n", (long long)report->wrong, report->wrong == 0 ? "OK" : "FAILED");
     printf("# Avg bus bandwidth    : %g\n", average);
+    printf("# CPU time             : %.2f s user + %.2f s system over %d ranks in %.2f s\n", cpu_s[0], cpu_s[1],
+           report->nranks, wall_s);
     if (report->nranks == 1)
         printf("# One rank: nothing is exchanged, busbw is 0 by its formula. Start more with `hocket run -n 4 hocket perf ...`\n");
     if (report->root != NULL) {
         cJSON_AddNumberToObject(report->root, "out_of_bounds", (double)report->wrong);
         cJSON_AddNumberToObject(report->root, "average_bus_bandwidth", average);
+        cJSON_AddNumberToObject(report->root, "cpu_user_s", cpu_s[0]);
+        cJSON_AddNumberToObject(report->root, "cpu_system_s", cpu_s[1]);
+        cJSON_AddNumberToObject(report->root, "wall_s", wall_s);
         cJSON_AddNumberToObject(report->root, "end_time", (double)time(NULL));
         ok = write_json(report);
         cJSON_Delete(report->root);
