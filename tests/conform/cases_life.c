@@ -82,7 +82,7 @@ void case_many_domains(struct rig_rank *rank, const void *arg)
     if (resident_kib() - early_kib > (long)count * 256 * 3 / 16)
         rig_fail(__FILE__, __LINE__, "memory grows with the number of domains: %ld KiB, then %ld KiB", early_kib,
                  resident_kib());
-    RIG_CHECK(open_files() <= early_files);
+    RIG_CHECK(open_files() <= early_files + 8); /* other threads may be looking, too; a leak would be one a domain */
     rig_barrier(rank);
     free(doms);
 }
