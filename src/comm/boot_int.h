@@ -95,6 +95,8 @@ struct hkt__boot_server {
     struct hkt__boot_client *pending, **pending_tail, *gone;
     int npending;
     bool is_watch_ready;             /* after a step: input on the watched connection */
+    const struct hkt__error *verdict;/* the meeting has failed: all who come are told; NULL: it goes on */
+    int ntold;
 };
 
 /** Serve on `listener`, which the server takes over, also on failure: close it in any case. */
@@ -106,6 +108,8 @@ HKT_NODISCARD enum hkt_status hkt__boot_server_watch(struct hkt__boot_server *se
 HKT_NODISCARD enum hkt_status hkt__boot_server_step(struct hkt__boot_server *server, int64_t until_ns);
 /** Take the connection of a slot out; the caller owns it. -1: none. */
 int hkt__boot_server_take(struct hkt__boot_server *server, int slot);
+/** The meeting has failed: tell those who arrived, and, until until_ns, those who still come. */
+void hkt__boot_server_fail_all(struct hkt__boot_server *server, const struct hkt__error *verdict, int64_t until_ns);
 /** Send one message to all that arrived; those who cannot take it are noticed by their silence. */
 void hkt__boot_server_send_all(struct hkt__boot_server *server, const struct hkt__wire_writer *message);
 /** "3, 7-9": ranks that have not arrived (or, is_ready_wanted, are not ready), cut to fit. */

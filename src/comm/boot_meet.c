@@ -27,6 +27,7 @@
 
 #define NS_PER_MS INT64_C(1000000)
 #define VERDICT_MS 1000        /* for the root to say who was missing */
+#define LINGER_MS 1000         /* a meeting that failed early still answers those who come */
 #define BIND_PATIENCE_MS 2000  /* the launcher that chose the port may hold it for a moment longer */
 
 enum hkt_status hkt__boot_random(void *out, size_t bytes)
@@ -157,6 +158,17 @@ static void root_local_address(struct meet *meet)
     }
 }
 
+/* Those who are on their way learn the reason, too, instead of finding the port closed until their time is over. */
+static enum hkt_status root_fail(struct meet *meet)
+{
+    const struct hkt__error verdict = *hkt__error_here();
+    const int64_t until_ns = hkt__now_ns() + LINGER_MS * NS_PER_MS;
+
+    hkt__boot_server_fail_all(&meet->server, &verdict, until_ns < meet->deadline_ns ? until_ns : meet->deadline_ns);
+    *hkt__error_here() = verdict;
+    return verdict.status;
+}
+
 static enum hkt_status root_run(struct meet *meet)
 {
     struct hkt__boot *boot = meet->boot;
@@ -175,11 +187,8 @@ static enum hkt_status root_run(struct meet *meet)
         root_local_address(meet);
         status = root_serve_until(meet, &meet->server.nready);
     }
-    if (status < 0) {
-        hkt__wire_put_fail(&message, status, hkt__error_here()->text);
-        hkt__boot_server_send_all(&meet->server, &message);
-        return status;
-    }
+    if (status < 0)
+        return root_fail(meet);
     hkt__wire_begin(&message, HKT__WIRE_GO);
     hkt__boot_server_send_all(&meet->server, &message);
     for (int i = 0; i < 2; i++) {

@@ -128,7 +128,7 @@ int hkt__boot_server_take(struct hkt__boot_server *server, int slot)
 
 void hkt__boot_server_send_all(struct hkt__boot_server *server, const struct hkt__wire_writer *message)
 {
-    for (int i = 0; i < server->nslots; i++)
+    for (int i = 0; i < server->nslots && server->arrived != NULL; i++)
         if (server->arrived[i] != NULL)
             (void)hkt__wire_send(server->arrived[i]->fd, message);
 }
@@ -264,6 +264,11 @@ static enum hkt_status hello_arrived(struct hkt__boot_server *server, struct hkt
                       "id or the same HOCKET_TOKEN, and check that the address is that of this job's root");
         return HKT_OK;
     }
+    if (server->verdict != NULL) {
+        server->ntold++;
+        client_refuse(server, client, server->verdict->status, server->verdict->text);
+        return HKT_OK;
+    }
     const int slot = slot_of(server, hello.rank);
 
     if (hello.purpose != server->purpose || (slot < 0 && server->purpose == HKT__WIRE_LINK)) {
@@ -273,6 +278,7 @@ static enum hkt_status hello_arrived(struct hkt__boot_server *server, struct hkt
     const enum hkt_status status = hello_check(server, client, &hello);
 
     if (status < 0) {
+        server->ntold++;
         client_refuse(server, client, status, hkt__error_here()->text);
         return status;
     }
@@ -383,6 +389,25 @@ enum hkt_status hkt__boot_server_step(struct hkt__boot_server *server, int64_t u
         pending_drop(server, server->pending, "it stayed silent");
     gone_free(server);
     return status;
+}
+
+void hkt__boot_server_fail_all(struct hkt__boot_server *server, const struct hkt__error *verdict, int64_t until_ns)
+{
+    struct hkt__wire_writer message;
+
+    if (server->arrived == NULL)
+        return;
+    hkt__wire_put_fail(&message, verdict->status, verdict->text);
+    hkt__boot_server_send_all(server, &message);
+    for (int i = 0; i < server->nslots; i++)
+        if (server->arrived[i] != NULL) {
+            hkt__net_close_gently(hkt__boot_server_take(server, i));
+            server->ntold++;
+        }
+    server->verdict = verdict;
+    while (server->ntold < server->nwanted && hkt__now_ns() < until_ns)
+        if (hkt__boot_server_step(server, until_ns) < 0)
+            return;
 }
 
 /* ---- who is missing ---- */

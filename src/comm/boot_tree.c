@@ -256,8 +256,8 @@ static enum hkt_status parent_run(const struct gather *gather, enum transfer_kin
     return transfers_run(gather, &transfer, 1);
 }
 
-/* Tell the neighbours who is to blame before their links go silent, each and all of them: a rank that only sees this one
- * leave would blame it. */
+/* Tell the neighbours who is to blame before their links go silent: a rank that only sees this one leave would blame
+ * it. The culprit is told, too, in case it lives. */
 static void gather_failed(struct hkt__boot *boot, enum hkt_status status)
 {
     const struct hkt__error *error = hkt__error_here();
@@ -268,7 +268,7 @@ static void gather_failed(struct hkt__boot *boot, enum hkt_status status)
     snprintf(event.text, sizeof event.text, "%s", error->text);
     hkt__wire_put_event(&message, &event);
     for (int i = 0; i < HKT__LINK_COUNT; i++)
-        if (boot->links[i].fd >= 0 && !boot->links[i].is_cut && boot->links[i].rank != error->peer)
+        if (boot->links[i].fd >= 0 && !boot->links[i].is_cut)
             (void)hkt__wire_send(boot->links[i].fd, &message);
     boot->gather_status = status;
 }

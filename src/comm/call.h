@@ -39,11 +39,17 @@ HKT_NODISCARD enum hkt_status hkt__stream_enqueue(struct hkt_stream *stream, con
 /** "all_reduce=ring,broadcast=chain" into forced[coll]; INVALID names what does not fit. NULL and "" force nothing. */
 HKT_NODISCARD enum hkt_status hkt__algo_list_parse(const char *list, const struct hkt__algo *forced[HKT_COLL_COUNT]);
 
+/* prepare.c */
+/** Algorithm, plan, slices and kernel for a call; kept by the communicator, good until its next preparation. */
+HKT_NODISCARD enum hkt_status hkt__prepare(const struct hkt__call *call, const struct hkt__prepared **out_prepared);
+bool hkt__coll_is_v(enum hkt_coll coll);
+/** Elements of the collective's whole vector, the same on all ranks. 0 for all_to_all_v, of which no rank knows it. */
+size_t hkt__vector_elems(const struct hkt__call *call);
+
 /* collective.c: one collective in flight on a communicator. */
 struct hkt__collective {
     struct hkt__call *call;
     struct hkt__cached_plan *cached;
-    const struct hkt__algo *algo;
     struct hkt__bind bind;
     struct hkt__record *record;
     size_t own_count;           /* what grid.counts points at for the buffer with one block */

@@ -1,102 +1,15 @@
-/* One collective: choose an algorithm, get its plan, bind the call to it, run, post-process.
+/* One collective: bind the call to its prepared plan, run, post-process.
  *
  * Averages divide the finished sum; pre-multiplied sums multiply the input first, into the output where that is allowed
  * (all_reduce, reduce at the root), else into a buffer that the communicator keeps. */
-#include <stdio.h>
 #include <string.h>
 
 #include "comm/call.h"
-#include "core/bits.h"
-#include "core/log.h"
 #include "core/mem.h"
-#include "cost/select.h"
-#include "exec/call.h"
-#include "sched/lower.h"
-
-static bool is_v(enum hkt_coll coll)
-{
-    return coll == HKT_ALL_GATHER_V || coll == HKT_REDUCE_SCATTER_V || coll == HKT_ALL_TO_ALL_V;
-}
 
 static const struct hkt__user_op *user_op(const struct hkt__call *call)
 {
     return (int)call->op >= HKT_OP_USER ? &call->comm->user_ops[(int)call->op - HKT_OP_USER] : NULL;
-}
-
-static size_t sum_counts(const size_t *counts, int n)
-{
-    size_t sum = 0;
-
-    for (int i = 0; i < n; i++)
-        sum += counts[i];
-    return sum;
-}
-
-/** Elements of the collective's whole vector, for the choice; the same on all ranks. For all_to_all_v nobody knows it:
- *  its algorithms do not depend on it. */
-static size_t vector_elems(const struct hkt__call *call)
-{
-    const int n = call->comm->nranks;
-
-    switch (call->coll) {
-    case HKT_ALL_GATHER_V:
-        return sum_counts(call->blocks.recv_counts, n);
-    case HKT_REDUCE_SCATTER_V:
-        return sum_counts(call->blocks.send_counts, n);
-    case HKT_ALL_TO_ALL_V:
-    case HKT_BARRIER:
-        return 0;
-    case HKT_ALL_REDUCE:
-    case HKT_BROADCAST:
-    case HKT_REDUCE:
-        return call->count;
-    default:
-        return call->count * (size_t)n;
-    }
-}
-
-/** Whether all ranks must be in place or none. Elsewhere it is a rank's own affair (a root; a rank whose block is empty),
- *  and neither the choice nor the messages may depend on it: a test over the registry holds the builders to that. */
-static bool in_place_is_agreed(enum hkt_coll coll)
-{
-    return coll == HKT_ALL_REDUCE || coll == HKT_REDUCE_SCATTER || coll == HKT_ALL_GATHER || coll == HKT_ALL_TO_ALL;
-}
-
-static enum hkt_status choose(const struct hkt__call *call, const struct hkt__algo **out_algo)
-{
-    const struct hkt_comm *comm = call->comm;
-    const struct hkt__select_args args = {
-        .coll = call->coll, .nranks = comm->nranks, .in_place = call->in_place && in_place_is_agreed(call->coll),
-        .direct_ok = comm->routes.all_memory, .user_ok = comm->routes.all_user,
-        .bytes = vector_elems(call) * hkt_dtype_size(call->dtype), .latency_ns = comm->routes.latency_ns,
-        .ns_per_byte = comm->routes.ns_per_byte, .slice_bytes = comm->options.slice_bytes};
-    const struct hkt__algo *forced = comm->options.forced[call->coll];
-
-    if (forced == NULL)
-        return hkt__select(&args, out_algo);
-    const char *why = hkt__unfit(forced, &args);
-
-    if (why[0] != '\0')
-        return hkt__fail(HKT_ERR_UNSUPPORTED, "%s: the forced algorithm %s does not serve %d ranks%s: %s",
-                         hkt_coll_name(call->coll), forced->info.name, comm->nranks, args.in_place ? " in place" : "",
-                         why);
-    *out_algo = forced;
-    return HKT_OK;
-}
-
-/** Elements of the largest block over all ranks: what slicing depends on, so it must be the same everywhere. */
-static size_t block_elems_max(const struct hkt__call *call)
-{
-    const size_t *counts = call->coll == HKT_ALL_GATHER_V ? call->blocks.recv_counts : call->blocks.send_counts;
-    size_t most = 0;
-
-    if (!is_v(call->coll))
-        return call->count;
-    if (call->coll == HKT_ALL_TO_ALL_V)
-        return 0; /* known to nobody: one slice, frames cut it */
-    for (int i = 0; i < call->comm->nranks; i++)
-        most = counts[i] > most ? counts[i] : most;
-    return most;
 }
 
 /** Displacements of packed blocks, in the communicator's own memory. */
@@ -159,7 +72,7 @@ static enum hkt_status premultiply(struct hkt__call *call, const struct hkt__use
 {
     struct hkt_comm *comm = call->comm;
     const bool into_out = call->coll == HKT_ALL_REDUCE || (call->coll == HKT_REDUCE && call->root == comm->rank);
-    const size_t elems = call->coll == HKT_REDUCE ? call->count : vector_elems(call);
+    const size_t elems = call->coll == HKT_REDUCE ? call->count : hkt__vector_elems(call);
     void *to = call->out;
 
     if (!into_out) {
@@ -175,56 +88,17 @@ static enum hkt_status premultiply(struct hkt__call *call, const struct hkt__use
     return HKT_OK;
 }
 
-static void bind_reduction(const struct hkt__call *call, struct hkt__bind *bind)
-{
-    const struct hkt__user_op *op = user_op(call);
-
-    if (call->op == HKT_OP_COUNT)
-        return;
-    if (op != NULL && op->function != NULL) {
-        bind->callback = op->function;
-        bind->callback_arg = op->arg;
-    } else {
-        bind->reduce = hkt__reduce_get(op != NULL ? HKT_SUM : call->op, call->dtype, hkt__isa_best());
-    }
-}
-
-static enum hkt_status bind_slices(struct hkt__collective *work)
-{
-    const struct hkt_comm *comm = work->call->comm;
-    const struct hkt__sched *shape = hkt__plan_shape(work->cached->plan);
-    struct hkt__bind *bind = &work->bind;
-    const bool direct = hkt__plan_is_direct(work->cached->plan);
-    const size_t scratch_bytes = hkt__exec_instance_bytes(&comm->env, direct) * HKT__SCRATCH_INSTANCES;
-
-    bind->channels = direct ? 1 : comm->options.channels;
-    while (bind->channels > 1 && bind->channels * shape->nlanes > HKT__COLL_LANES)
-        bind->channels /= 2;
-    return hkt__lower_slices(shape, block_elems_max(work->call), bind->elem_bytes, comm->options.slice_bytes,
-                             scratch_bytes, HKT__SCRATCH_INSTANCES, &bind->nslices, &bind->scratch_pitch);
-}
-
-static struct hkt__stamp make_stamp(const struct hkt__call *call, const struct hkt__algo *algo)
-{
-    const unsigned op = call->op == HKT_OP_COUNT ? HKT__CALL_NO_OP : (unsigned)call->op;
-    const bool tell_in_place = call->in_place && in_place_is_agreed(call->coll);
-
-    return (struct hkt__stamp){
-        .op_seq = ++call->comm->op_seq,
-        .call = hkt__call_pack(call->coll, call->dtype, op, (unsigned)(algo - hkt__algos),
-                               tell_in_place ? HKT__CALL_IN_PLACE : 0),
-        .root = call->root,
-        .count = is_v(call->coll) ? 0 : call->count};
-}
-
 enum hkt_status hkt__collective_start(struct hkt__collective *work, struct hkt__call *call)
 {
     struct hkt_comm *comm = call->comm;
     const struct hkt__user_op *op = user_op(call);
+    const struct hkt__prepared *prepared;
     struct hkt__bind *bind = &work->bind;
     enum hkt_status rc;
 
-    *work = (struct hkt__collective){.call = call, .state = HKT__COLLECTIVE_LINKING};
+    work->call = call;
+    work->record = NULL;
+    work->state = HKT__COLLECTIVE_LINKING;
     *bind = (struct hkt__bind){.in = call->in, .out = call->out, .elem_bytes = hkt_dtype_size(call->dtype),
                                .dtype = call->dtype};
     if (op != NULL && op->function == NULL) {
@@ -232,24 +106,24 @@ enum hkt_status hkt__collective_start(struct hkt__collective *work, struct hkt__
         if (rc < 0)
             return rc;
     }
-    rc = choose(call, &work->algo);
+    rc = hkt__prepare(call, &prepared);
     if (rc < 0)
         return rc;
-    bind->stamp = make_stamp(call, work->algo);
-    work->record = hkt__recorder_begin(&comm->recorder, &bind->stamp, work->algo->info.name, -1);
-    rc = hkt__plans_get(comm, work->algo, call->root < 0 ? 0 : call->root, call->in_place, &work->cached);
-    if (rc < 0)
-        return rc;
-    bind->grid = (struct hkt__grid){.cuts = hkt__plan_shape(work->cached->plan)->cuts, .count = call->count};
-    if (is_v(call->coll)) {
-        rc = bind_blocks(work, &bind->grid);
-        if (rc < 0)
-            return rc;
+    work->cached = prepared->cached;
+    bind->stamp = prepared->stamp;
+    bind->stamp.op_seq = ++comm->op_seq;
+    bind->nslices = prepared->nslices;
+    bind->channels = prepared->channels;
+    bind->scratch_pitch = prepared->scratch_pitch;
+    bind->grid = prepared->grid;
+    bind->empty_frames = call->count == 0 && !hkt__coll_is_v(call->coll);
+    bind->reduce = prepared->reduce;
+    if (op != NULL) {
+        bind->callback = op->function;
+        bind->callback_arg = op->arg;
     }
-    bind->empty_frames = call->count == 0 && !is_v(call->coll);
-    bind_reduction(call, bind);
-    rc = bind_slices(work);
-    return rc < 0 ? rc : hkt__run_reserve(comm->run, work->cached->plan, bind->channels);
+    work->record = hkt__recorder_begin(&comm->recorder, &bind->stamp, prepared->algo->info.name, -1);
+    return hkt__coll_is_v(call->coll) ? bind_blocks(work, &bind->grid) : HKT_OK;
 }
 
 enum hkt_status hkt__collective_poll(struct hkt__collective *work)

@@ -210,9 +210,10 @@ static enum hkt_status allocate(struct hkt_comm *comm, const struct hkt__comm_pa
     comm->env.tx = hkt__calloc(n * HKT__COMM_LANES, sizeof *comm->env.tx);
     comm->env.rx = hkt__calloc(n * HKT__COMM_LANES, sizeof *comm->env.rx);
     comm->plans.table = hkt__calloc(HKT__PLANS_MAX, sizeof *comm->plans.table);
+    comm->prepared = hkt__calloc(HKT__PREPARED_MAX, sizeof *comm->prepared);
     comm->user_ops = hkt__calloc(HKT__USER_OPS_MAX, sizeof *comm->user_ops);
     if (comm->job_ranks == NULL || comm->routes.tp_of == NULL || comm->env.tx == NULL || comm->env.rx == NULL ||
-        comm->plans.table == NULL || comm->user_ops == NULL)
+        comm->plans.table == NULL || comm->prepared == NULL || comm->user_ops == NULL)
         return hkt__fail(HKT_ERR_NOMEM, "no memory for a communicator of %d ranks", comm->nranks);
     memcpy(comm->job_ranks, params->job_ranks, n * sizeof(int32_t));
     comm->env.nranks = comm->nranks;
@@ -287,6 +288,7 @@ void hkt__comm_free(struct hkt_comm *comm)
     hkt__free(comm->env.tx);
     hkt__free(comm->env.rx);
     hkt__free(comm->routes.tp_of);
+    hkt__free(comm->prepared);
     hkt__free(comm->user_ops);
     hkt__free(comm->job_ranks);
     hkt__free(comm->displs);

@@ -36,7 +36,21 @@ struct hkt__plans {
     struct hkt__cached_plan *table;          /* [HKT__PLANS_MAX], open addressing */
     int count;
     uint64_t built;
+    uint32_t generation;                     /* changes when pointers into the table go stale */
 };
+
+/** What is known about a kind of call before its buffers are: see prepare.c. */
+struct hkt__prepared {
+    uint32_t key, generation;
+    int32_t root, nslices, channels;
+    size_t count, scratch_pitch;
+    const struct hkt__algo *algo;            /* NULL: an empty slot */
+    struct hkt__cached_plan *cached;
+    hkt__reduce_fn *reduce;
+    struct hkt__grid grid;
+    struct hkt__stamp stamp;                 /* op_seq left open */
+};
+#define HKT__PREPARED_MAX 16                 /* slots, by the top 4 bits of a hash */
 
 /** Operations on one communicator run in the order of their calls, whichever thread runs them. */
 struct hkt__turn {
@@ -84,6 +98,7 @@ struct hkt_comm {
     struct hkt__exec_env env;
     struct hkt__run *run;
     struct hkt__plans plans;
+    struct hkt__prepared *prepared;          /* [HKT__PREPARED_MAX] */
     struct hkt__recorder recorder;
     struct hkt__failure failure;
     struct hkt__turn turn;

@@ -65,6 +65,7 @@ static void forget_plans(struct hkt__plans *plans)
         plans->table[i] = (struct hkt__cached_plan){0};
     }
     plans->count = 0;
+    plans->generation++;
 }
 
 enum hkt_status hkt__plans_get(struct hkt_comm *comm, const struct hkt__algo *algo, int root, bool in_place,

@@ -1,0 +1,154 @@
+/* What depends on the kind of call alone, not on its buffers: the algorithm, the plan, slices, the kernel. Calls repeat, so
+ * the answers are kept: a small direct-mapped table per communicator, looked up by coll, dtype, op, place, root and count.
+ * The v-variants, whose counts are arrays, are prepared anew each time. */
+#include <string.h>
+
+#include "comm/call.h"
+#include "cost/select.h"
+#include "exec/call.h"
+#include "sched/lower.h"
+
+bool hkt__coll_is_v(enum hkt_coll coll)
+{
+    return coll == HKT_ALL_GATHER_V || coll == HKT_REDUCE_SCATTER_V || coll == HKT_ALL_TO_ALL_V;
+}
+
+static size_t sum_counts(const size_t *counts, int n)
+{
+    size_t sum = 0;
+
+    for (int i = 0; i < n; i++)
+        sum += counts[i];
+    return sum;
+}
+
+/** Elements of the collective's whole vector, for the choice; the same on all ranks. For all_to_all_v nobody knows it:
+ *  its algorithms do not depend on it. */
+size_t hkt__vector_elems(const struct hkt__call *call)
+{
+    const int n = call->comm->nranks;
+
+    switch (call->coll) {
+    case HKT_ALL_GATHER_V:
+        return sum_counts(call->blocks.recv_counts, n);
+    case HKT_REDUCE_SCATTER_V:
+        return sum_counts(call->blocks.send_counts, n);
+    case HKT_ALL_TO_ALL_V:
+    case HKT_BARRIER:
+        return 0;
+    case HKT_ALL_REDUCE:
+    case HKT_BROADCAST:
+    case HKT_REDUCE:
+        return call->count;
+    default:
+        return call->count * (size_t)n;
+    }
+}
+
+/** Whether all ranks must be in place or none. Elsewhere it is a rank's own affair (a root; a rank whose block is empty),
+ *  and neither the choice nor the messages may depend on it: a test over the registry holds the builders to that. */
+static bool in_place_is_agreed(enum hkt_coll coll)
+{
+    return coll == HKT_ALL_REDUCE || coll == HKT_REDUCE_SCATTER || coll == HKT_ALL_GATHER || coll == HKT_ALL_TO_ALL;
+}
+
+static enum hkt_status choose(const struct hkt__call *call, const struct hkt__algo **out_algo)
+{
+    const struct hkt_comm *comm = call->comm;
+    const struct hkt__select_args args = {
+        .coll = call->coll, .nranks = comm->nranks, .in_place = call->in_place && in_place_is_agreed(call->coll),
+        .direct_ok = comm->routes.all_memory, .user_ok = comm->routes.all_user,
+        .bytes = hkt__vector_elems(call) * hkt_dtype_size(call->dtype), .latency_ns = comm->routes.latency_ns,
+        .ns_per_byte = comm->routes.ns_per_byte, .slice_bytes = comm->options.slice_bytes};
+    const struct hkt__algo *forced = comm->options.forced[call->coll];
+
+    if (forced == NULL)
+        return hkt__select(&args, out_algo);
+    const char *why = hkt__unfit(forced, &args);
+
+    if (why[0] != '\0')
+        return hkt__fail(HKT_ERR_UNSUPPORTED, "%s: the forced algorithm %s does not serve %d ranks%s: %s",
+                         hkt_coll_name(call->coll), forced->info.name, comm->nranks, args.in_place ? " in place" : "",
+                         why);
+    *out_algo = forced;
+    return HKT_OK;
+}
+
+/** Elements of the largest block over all ranks: what slicing depends on, so it must be the same everywhere. */
+static size_t block_elems_max(const struct hkt__call *call)
+{
+    const size_t *counts = call->coll == HKT_ALL_GATHER_V ? call->blocks.recv_counts : call->blocks.send_counts;
+    size_t most = 0;
+
+    if (!hkt__coll_is_v(call->coll))
+        return call->count;
+    if (call->coll == HKT_ALL_TO_ALL_V)
+        return 0; /* known to nobody: one slice, frames cut it */
+    for (int i = 0; i < call->comm->nranks; i++)
+        most = counts[i] > most ? counts[i] : most;
+    return most;
+}
+
+static enum hkt_status slice(const struct hkt__call *call, struct hkt__prepared *prepared)
+{
+    const struct hkt_comm *comm = call->comm;
+    const struct hkt__sched *shape = hkt__plan_shape(prepared->cached->plan);
+    const bool direct = hkt__plan_is_direct(prepared->cached->plan);
+    const size_t scratch_bytes = hkt__exec_instance_bytes(&comm->env, direct) * HKT__SCRATCH_INSTANCES;
+
+    prepared->channels = direct ? 1 : comm->options.channels;
+    while (prepared->channels > 1 && prepared->channels * shape->nlanes > HKT__COLL_LANES)
+        prepared->channels /= 2;
+    return hkt__lower_slices(shape, block_elems_max(call), hkt_dtype_size(call->dtype), comm->options.slice_bytes,
+                             scratch_bytes, HKT__SCRATCH_INSTANCES, &prepared->nslices, &prepared->scratch_pitch);
+}
+
+/** The call's identity without its count: also what ranks compare, once the algorithm is put in. */
+static uint32_t call_word(const struct hkt__call *call)
+{
+    const unsigned op = call->op == HKT_OP_COUNT ? HKT__CALL_NO_OP : (unsigned)call->op;
+
+    return hkt__call_pack(call->coll, call->dtype, op, 0, call->in_place ? HKT__CALL_IN_PLACE : 0);
+}
+
+static enum hkt_status prepare_anew(const struct hkt__call *call, struct hkt__prepared *out)
+{
+    struct hkt_comm *comm = call->comm;
+    struct hkt__prepared prepared = {.key = call_word(call), .root = call->root, .count = call->count};
+    const unsigned op = prepared.key >> 10 & 63u;
+    const bool tell_in_place = call->in_place && in_place_is_agreed(call->coll);
+    enum hkt_status rc = choose(call, &prepared.algo);
+
+    if (rc == HKT_OK)
+        rc = hkt__plans_get(comm, prepared.algo, call->root < 0 ? 0 : call->root, call->in_place, &prepared.cached);
+    if (rc == HKT_OK)
+        rc = slice(call, &prepared);
+    if (rc == HKT_OK)
+        rc = hkt__run_reserve(comm->run, prepared.cached->plan, prepared.channels);
+    if (rc < 0)
+        return rc;
+    prepared.generation = comm->plans.generation;
+    prepared.grid = (struct hkt__grid){.cuts = hkt__plan_shape(prepared.cached->plan)->cuts, .count = call->count};
+    prepared.stamp = (struct hkt__stamp){
+        .call = hkt__call_pack(call->coll, call->dtype, op, (unsigned)(prepared.algo - hkt__algos),
+                               tell_in_place ? HKT__CALL_IN_PLACE : 0),
+        .root = call->root, .count = hkt__coll_is_v(call->coll) ? 0 : call->count};
+    if (call->op != HKT_OP_COUNT)
+        prepared.reduce = hkt__reduce_get(op < HKT_OP_USER ? call->op : HKT_SUM, call->dtype, hkt__isa_best());
+    *out = prepared;
+    return HKT_OK;
+}
+
+enum hkt_status hkt__prepare(const struct hkt__call *call, const struct hkt__prepared **out_prepared)
+{
+    struct hkt_comm *comm = call->comm;
+    const uint32_t key = call_word(call);
+    const uint64_t hash = (key ^ (uint64_t)call->count << 7 ^ (uint64_t)call->root << 32) * 0x9E3779B97F4A7C15u;
+    struct hkt__prepared *slot = &comm->prepared[hash >> 60];
+
+    *out_prepared = slot;
+    if (slot->algo != NULL && slot->key == key && slot->count == call->count && slot->root == call->root &&
+        slot->generation == comm->plans.generation && !hkt__coll_is_v(call->coll))
+        return HKT_OK;
+    return prepare_anew(call, slot);
+}
