@@ -43,6 +43,14 @@ static inline uint32_t hkt__f32_bits(float value)
     return bits;
 }
 
+static inline uint64_t hkt__f64_bits(double value)
+{
+    uint64_t bits;
+
+    memcpy(&bits, &value, sizeof bits);
+    return bits;
+}
+
 /** Exact value of a code. */
 static inline float hkt__decode(uint32_t code, struct hkt__format f)
 {

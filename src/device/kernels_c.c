@@ -114,10 +114,7 @@ static inline double real_of_f64(uint64_t code)
 
 static inline uint64_t code_of_f64(double x)
 {
-    uint64_t code;
-
-    memcpy(&code, &x, sizeof code);
-    return x == x ? code : HKT__F64_NAN;
+    return x == x ? hkt__f64_bits(x) : HKT__F64_NAN;
 }
 FLOATS(f64, uint64_t, double)
 

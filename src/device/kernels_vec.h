@@ -449,24 +449,44 @@ COMBINE_F32(add_f32x4, +, 4)
 COMBINE_F32(mul_f32x4, *, 4)
 COMBINE_F32(div_f32x4, /, 4)
 
-/* Mask of the NaN lanes. */
-INLINE vec is_nan(vf32 x)
+/* Whether any lane of either is NaN: rare, so that making it the one NaN is left to a branch. */
+INLINE bool any_nan_f32(vec a, vec b)
 {
-    return (vec)(x != x);
+#if VB == 16
+    return __builtin_expect(_mm_movemask_ps(_mm_cmpunord_ps((__m128)a, (__m128)b)) != 0, 0);
+#elif VB == 32
+    return __builtin_expect(_mm256_movemask_ps(_mm256_cmp_ps((__m256)a, (__m256)b, _CMP_UNORD_Q)) != 0, 0);
+#else
+    return __builtin_expect(_mm512_cmp_ps_mask((__m512)a, (__m512)b, _CMP_UNORD_Q) != 0, 0);
+#endif
+}
+
+INLINE bool any_nan_f64(vec a, vec b)
+{
+#if VB == 16
+    return __builtin_expect(_mm_movemask_pd(_mm_cmpunord_pd((__m128d)a, (__m128d)b)) != 0, 0);
+#elif VB == 32
+    return __builtin_expect(_mm256_movemask_pd(_mm256_cmp_pd((__m256d)a, (__m256d)b, _CMP_UNORD_Q)) != 0, 0);
+#else
+    return __builtin_expect(_mm512_cmp_pd_mask((__m512d)a, (__m512d)b, _CMP_UNORD_Q) != 0, 0);
+#endif
+}
+
+INLINE vec one_nan_f32(vec x)
+{
+    return pick((vec)((vf32)x != (vf32)x), (vec)splat_u32(HKT__F32_NAN), x);
 }
 
 INLINE vec leave_f32(const struct parts *acc)
 {
-    const vf32 x = (vf32)acc->p[0];
-
-    return pick((vec)(x != x), (vec)splat_u32(HKT__F32_NAN), acc->p[0]);
+    return any_nan_f32(acc->p[0], acc->p[0]) ? one_nan_f32(acc->p[0]) : acc->p[0];
 }
 
 INLINE vec leave_f64(const struct parts *acc)
 {
     const vf64 x = (vf64)acc->p[0];
 
-    return pick((vec)(x != x), splat_u64(HKT__F64_NAN), acc->p[0]);
+    return any_nan_f64((vec)x, (vec)x) ? pick((vec)(x != x), splat_u64(HKT__F64_NAN), (vec)x) : (vec)x;
 }
 
 /* bf16: the even elements and the odd ones of a vector, each the upper half of an f32 lane. */
@@ -476,17 +496,23 @@ INLINE void enter_bf16(struct parts *out, vec elements)
     out->p[1] = (vec)((vu32)elements & splat_u32(0xffff0000));
 }
 
-/* Rounded, in the upper half of each lane. */
+/* Rounded, in the upper half of each lane. Not for NaN, except the one that has no low bits. */
 INLINE vu32 round_bf16(vec part)
 {
-    const vu32 bits = (vu32)part, rounded = bits + splat_u32(0x7fff) + ((bits >> 16) & splat_u32(1));
+    const vu32 bits = (vu32)part;
 
-    return (vu32)pick(is_nan((vf32)part), (vec)splat_u32(HKT__F32_NAN), (vec)rounded);
+    return bits + splat_u32(0x7fff) + ((bits >> 16) & splat_u32(1));
 }
 
 INLINE vec leave_bf16(const struct parts *acc)
 {
-    return (vec)(round_bf16(acc->p[0]) >> 16 | (round_bf16(acc->p[1]) & splat_u32(0xffff0000)));
+    vec even = acc->p[0], odd = acc->p[1];
+
+    if (any_nan_f32(even, odd)) {
+        even = one_nan_f32(even);
+        odd = one_nan_f32(odd);
+    }
+    return (vec)(round_bf16(even) >> 16 | (round_bf16(odd) & splat_u32(0xffff0000)));
 }
 
 /* hkt__decode on every lane. */
@@ -509,12 +535,12 @@ INLINE vu32 encode(vec part, struct hkt__format f)
     const int shift = 23 - f.mantissa_bits;
     const uint32_t rebias = (uint32_t)(127 - f.bias) << 23, normal_min = rebias + (1u << 23);
     const vu32 bits = (vu32)part, magnitude = bits & splat_u32(0x7fffffff), sign = (bits ^ magnitude) >> (32 - f.bits);
-    const vf32 anchor = (vf32){0} + f.unit * 0x1p23f;
+    const vf32 anchor = (vf32)splat_u32(hkt__f32_bits(f.unit * 0x1p23f));
     const vu32 low = (vu32)((vf32)magnitude + anchor) - (vu32)anchor, rest = magnitude - splat_u32(rebias);
     const vu32 high = (rest + splat_u32((1u << (shift - 1)) - 1) + ((rest >> shift) & splat_u32(1))) >> shift;
     vec code = pick((vec)((vi32)magnitude < (vi32)splat_u32(normal_min)), (vec)low, (vec)high);
     const vec over = (vec)((vi32)code > (vi32)splat_u32(f.largest));
-    vec nan = is_nan((vf32)part);
+    vec nan = (vec)((vf32)part != (vf32)part);
 
     code = pick(over, (vec)splat_u32(f.overflow), code) | (vec)sign;
     if (f.overflow != f.largest)
@@ -549,9 +575,12 @@ INLINE void enter_f16(struct parts *out, vec elements)
 
 INLINE vec leave_f16(const struct parts *acc)
 {
-    const vec nan = (vec)splat_u32(HKT__F32_NAN);
-    const vec low = pick(is_nan((vf32)acc->p[0]), nan, acc->p[0]), high = pick(is_nan((vf32)acc->p[1]), nan, acc->p[1]);
+    vec low = acc->p[0], high = acc->p[1];
 
+    if (any_nan_f32(low, high)) {
+        low = one_nan_f32(low);
+        high = one_nan_f32(high);
+    }
 #if VB == 32
     return (vec)_mm256_set_m128i(_mm256_cvtps_ph((__m256)high, 0), _mm256_cvtps_ph((__m256)low, 0));
 #else
@@ -592,9 +621,9 @@ F8(f8e5m2, hkt__format_f8e5m2)
     FOLD(prod_##suffix, bytes, PLAIN, enter, mul_##parts, leave)                                               \
     SCALE(multiply_##suffix, bytes, factor_vec, enter, mul_##parts, leave)                                     \
     SCALE(divide_##suffix, bytes, factor_vec, enter, div_##parts, leave)
-#define F32_FACTOR ((vf32){0} + (float)factor)
+#define F32_FACTOR splat_u32(hkt__f32_bits((float)factor))
 FLOATS(f32, 4, F32_FACTOR, PAIRS_BY_FOUR, f32x1, enter_same, leave_f32)
-FLOATS(f64, 8, (vf64){0} + factor, PAIRS_BY_FOUR, f64x1, enter_same, leave_f64)
+FLOATS(f64, 8, splat_u64(hkt__f64_bits(factor)), PAIRS_BY_FOUR, f64x1, enter_same, leave_f64)
 FLOATS(f16, 2, F32_FACTOR, PAIRS, f32x2, enter_f16, leave_f16)
 FLOATS(bf16, 2, F32_FACTOR, PAIRS, f32x2, enter_bf16, leave_bf16)
 FLOATS(f8e4m3, 1, F32_FACTOR, PLAIN, f32x4, enter_f8e4m3, leave_f8e4m3)
