@@ -117,7 +117,11 @@ static inline bool hkt__vrf_one_size(const struct hkt__vrf *v)
 /** Size class of a piece given the walk over its `like` span; rank: who holds the operand. */
 static inline int64_t hkt__vrf_class(const struct hkt__vrf *v, int32_t rank, const struct hkt__operand *x, int32_t chunk)
 {
-    return hkt__size_class(v->scheds[rank], rank, (enum hkt__buf)x->like_buf, chunk);
+    const struct hkt__sched *sched = v->scheds[rank];
+
+    if (sched->uniform_blocks) /* the common case of hkt__size_class, without a call for each of millions of pieces */
+        return chunk % sched->cuts;
+    return hkt__size_class(sched, rank, (enum hkt__buf)x->like_buf, chunk);
 }
 
 /* verify.c */
