@@ -156,7 +156,8 @@ struct hkt__tcp_entry {
     bool is_listener;
 };
 
-/** A connection that was accepted and has not become a channel's yet. Guarded by the instance's lock. */
+/** A connection that was accepted and has not become a channel's yet: in the instance's list until it has confirmed, then
+ *  in its domain's. Guarded by the instance's lock. */
 struct hkt__tcp_guest {
     struct hkt__tcp_entry entry;  /* first */
     struct hkt__tcp_guest *next, *previous;
@@ -172,12 +173,6 @@ struct hkt__tcp_guest {
         struct hkt__tcp_confirm confirm;
         unsigned char bytes[sizeof(struct hkt__tcp_confirm)];
     } in2;
-};
-
-/** A socket that proved itself, waiting for its domain to ask for it. Guarded by the instance's lock. */
-struct hkt__tcp_arrival {
-    struct hkt__tcp_arrival *next;
-    int fd, peer, lane, socket;
 };
 
 struct hkt__tcp {
@@ -212,7 +207,7 @@ struct hkt__tcp_dom {
     struct hkt__tp_dom dom;       /* first */
     struct hkt__tcp *tcp;
     struct hkt__tcp_dom *next;    /* in tcp->doms; guarded by the lock */
-    struct hkt__tcp_arrival *arrivals; /* guarded by the lock */
+    struct hkt__tcp_guest *arrivals; /* confirmed, not taken by chan_open yet; guarded by the lock */
     uint32_t comm_id;
     int nranks, rank, lanes;
     const int32_t *job_ranks;

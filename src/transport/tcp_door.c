@@ -1,7 +1,7 @@
-/* The accepting side: listeners, guests, arrivals. There is no thread of its own; whoever opens a channel or sleeps on a
- * domain of the instance serves the door meanwhile, under the instance's lock, and never waits for anybody there.
+/* The accepting side. There is no thread of its own; whoever opens a channel or sleeps on a domain of the instance serves
+ * the door meanwhile, under the instance's lock, and never waits for anybody there.
  *
- *   listener --accept--> guest --hello, reply, confirm--> arrival of a domain --chan_open--> socket of a link
+ *   listener --accept--> guest --hello, reply, confirm--> arrived at a domain --chan_open--> socket of a link
  *
  * A guest costs one descriptor until it has proved itself, at most HKT__TCP_GUEST_NS and at most HKT__TCP_GUESTS_MAX of
  * them, so garbage, slow and half-open clients are dropped without anybody noticing. */
@@ -262,23 +262,19 @@ static void guest_answer(struct hkt__tcp *tcp, struct hkt__tcp_guest *guest)
     guest->got = 0;
 }
 
-/* The guest confirmed: hand its socket to the domain, which may have closed meanwhile. */
+/* The guest confirmed: hand it to the domain, which may have closed meanwhile. Nothing may fail here that could be tried
+ * again: for the connector, this socket is open. */
 static void guest_arrive(struct hkt__tcp *tcp, struct hkt__tcp_guest *guest)
 {
-    struct hkt__tcp_arrival *arrival = hkt__calloc(1, sizeof *arrival);
     struct hkt__tcp_dom *dom;
 
-    if (arrival == NULL || guest->in2.confirm.magic != HKT__TCP_MAGIC_CONFIRM ||
-        find_dom(tcp, &guest->in.hello, &dom) != HKT_OK) {
-        guest_drop(tcp, guest, arrival == NULL ? "no memory" : "the communicator has been closed");
-        hkt__free(arrival);
+    if (guest->in2.confirm.magic != HKT__TCP_MAGIC_CONFIRM || find_dom(tcp, &guest->in.hello, &dom) != HKT_OK) {
+        guest_drop(tcp, guest, "the communicator has been closed");
         return;
     }
-    *arrival = (struct hkt__tcp_arrival){.next = dom->arrivals, .fd = guest->entry.fd, .peer = guest->in.hello.from,
-                                         .lane = guest->in.hello.lane, .socket = guest->in.hello.socket};
-    dom->arrivals = arrival;
     guest_unlink(tcp, guest);
-    hkt__free(guest);
+    guest->next = dom->arrivals;
+    dom->arrivals = guest;
     hkt__tcp_wake(&dom->dom);
 }
 
@@ -312,13 +308,14 @@ int hkt__tcp_door_take(struct hkt__tcp_dom *dom, int peer, int lane, int socket)
     int fd = -1;
 
     pthread_mutex_lock(&dom->tcp->lock);
-    for (struct hkt__tcp_arrival **at = &dom->arrivals; *at != NULL; at = &(*at)->next) {
-        struct hkt__tcp_arrival *arrival = *at;
+    for (struct hkt__tcp_guest **at = &dom->arrivals; *at != NULL; at = &(*at)->next) {
+        struct hkt__tcp_guest *guest = *at;
+        const struct hkt__tcp_hello *hello = &guest->in.hello;
 
-        if (arrival->peer == peer && arrival->lane == lane && arrival->socket == socket) {
-            fd = arrival->fd;
-            *at = arrival->next;
-            hkt__free(arrival);
+        if (hello->from == peer && hello->lane == lane && hello->socket == socket) {
+            fd = guest->entry.fd;
+            *at = guest->next;
+            hkt__free(guest);
             break;
         }
     }
@@ -336,7 +333,7 @@ void hkt__tcp_door_enter(struct hkt__tcp_dom *dom)
 
 void hkt__tcp_door_leave(struct hkt__tcp_dom *dom)
 {
-    struct hkt__tcp_arrival *next;
+    struct hkt__tcp_guest *next;
 
     pthread_mutex_lock(&dom->tcp->lock);
     for (struct hkt__tcp_dom **at = &dom->tcp->doms; *at != NULL; at = &(*at)->next)
@@ -345,10 +342,10 @@ void hkt__tcp_door_leave(struct hkt__tcp_dom *dom)
             break;
         }
     pthread_mutex_unlock(&dom->tcp->lock);
-    for (struct hkt__tcp_arrival *arrival = dom->arrivals; arrival != NULL; arrival = next) {
-        next = arrival->next;
-        close(arrival->fd);
-        hkt__free(arrival);
+    for (struct hkt__tcp_guest *guest = dom->arrivals; guest != NULL; guest = next) {
+        next = guest->next;
+        close(guest->entry.fd);
+        hkt__free(guest);
     }
     dom->arrivals = NULL;
 }

@@ -1,0 +1,502 @@
+/* tcp between two instances of this process, on loopback. What could break: a wrong address that is never left; frames cut
+ * anywhere by the network; a damaged header believed; a peer that is gone and not named; words lost at closing; descriptors
+ * that leak or run out silently; a failed allocation that loses a connection. */
+#include <sys/resource.h>
+
+#include "tcp_pair.h"
+
+static void two_ranks_talk_over(const char *interface)
+{
+    struct pair *pair = pair_new(interface);
+
+    assert_connects(pair);
+    assert_talks(pair);
+    pair_free(pair);
+}
+
+static void ipv4_loopback(void **state)
+{
+    (void)state;
+    two_ranks_talk_over("127.0.0.1");
+}
+
+static void ipv6_loopback(void **state)
+{
+    struct hkt__tcp_nic nics[HKT__TCP_NICS_MAX];
+    struct hkt__tcp_addr addrs[HKT__TCP_ADDRS_MAX];
+    int count;
+
+    (void)state;
+    assert_int_equal(hkt__tcp_nics_list(nics, HKT__TCP_NICS_MAX, &count), HKT_OK);
+    if (hkt__tcp_nics_choose(nics, count, "::1", addrs, &count) != HKT_OK) {
+        print_message("no ::1 on this machine\n");
+        skip();
+    }
+    two_ranks_talk_over("::1");
+}
+
+static void the_smaller_wish_counts(void **state)
+{
+    struct pair *pair = calloc(1, sizeof *pair);
+
+    (void)state;
+    assert_non_null(pair);
+    pair->ops = hkt__transport_find("tcp");
+    pair->job_ranks[1] = 1;
+    for (int i = 0; i < 2; i++) {
+        const struct hkt__settings *settings;
+
+        assert_int_equal(hkt__settings_get(&settings), HKT_OK);
+        pair->sides[i].settings = *settings;
+        pair->sides[i].settings.tcp_sockets = i == 0 ? 5 : 3;
+        pair->sides[i].settings.tcp_frame_bytes = i == 0 ? 4096 : 65536;
+        side_open(pair, i, "lo", token);
+    }
+    for (int i = 0; i < 2; i++)
+        side_join(pair, i);
+    pair_meet(pair);
+    assert_connects(pair);
+    for (int i = 0; i < 2; i++) {
+        const struct hkt__tcp_link *link = ((struct hkt__tcp_tx *)pair->sides[i].tx)->link;
+
+        assert_int_equal(pair->sides[i].tx->frame_bytes_max, 4096);
+        assert_int_equal(link->nsockets, 3);
+    }
+    assert_talks(pair);
+    pair_free(pair);
+}
+
+static void an_unknown_interface_is_an_error_that_lists(void **state)
+{
+    const struct hkt__tp_ops *ops = hkt__transport_find("tcp");
+    const struct hkt__settings *settings;
+    struct hkt__settings mine;
+    struct hkt__tp *tp = NULL;
+
+    (void)state;
+    assert_int_equal(hkt__settings_get(&settings), HKT_OK);
+    mine = *settings;
+    mine.interface = "nonesuch7";
+    const struct hkt__tp_params params = {.job_nranks = 2, .token = token, .settings = &mine};
+    const int files = open_files();
+
+    assert_int_equal(ops->open(&params, &tp), HKT_ERR_INVALID);
+    assert_null(tp);
+    assert_non_null(strstr(hkt_last_error(), "nonesuch7"));
+    assert_non_null(strstr(hkt_last_error(), "lo 127.0.0.1"));
+    assert_int_equal(ops->probe(&mine), HKT_ERR_UNSUPPORTED);
+    assert_int_equal(open_files(), files);
+    mine.interface = "lo";
+    assert_int_equal(ops->probe(&mine), HKT_OK);
+}
+
+static void a_taken_port_is_named(void **state)
+{
+    struct hkt__tcp_addr first = {.family = 4, .ip = {127, 0, 0, 1}, .name = "lo"}, second;
+    int fd = -1, fd2 = -1;
+
+    (void)state;
+    assert_int_equal(hkt__tcp_listen(&first, &fd), HKT_OK);
+    assert_true(first.port != 0);
+    second = first;
+    assert_int_equal(hkt__tcp_listen(&second, &fd2), HKT_ERR_SYSTEM);
+    assert_int_equal(hkt__error_here()->sys_errno, EADDRINUSE);
+    char port[32];
+
+    snprintf(port, sizeof port, "127.0.0.1:%u (lo)", (unsigned)first.port);
+    assert_non_null(strstr(hkt_last_error(), port));
+    close(fd);
+}
+
+/* Put `count` addresses of our making before those of rank 1, as rank 0 sees it. */
+static void prepend(struct pair *pair, const struct hkt__tcp_addr *addrs, int count)
+{
+    unsigned char is_ok[2];
+    struct hkt__tcp_blob blob = *blob_of(pair, 1);
+
+    memmove(&blob.addrs[count], &blob.addrs[0], (size_t)blob.addr_count * sizeof blob.addrs[0]);
+    memcpy(blob.addrs, addrs, (size_t)count * sizeof *addrs);
+    blob.addr_count = (uint16_t)(blob.addr_count + count);
+    pair->address_bytes[1] = hkt__tcp_blob_bytes(&blob);
+    memcpy(pair->addresses + HKT__TP_BLOB_MAX, &blob, pair->address_bytes[1]);
+    assert_int_equal(pair->ops->reach(pair->sides[0].tp, pair->addresses, pair->address_bytes, deadline(), is_ok), HKT_OK);
+}
+
+static struct hkt__tcp_addr loopback(void)
+{
+    return (struct hkt__tcp_addr){.family = 4, .prefix_bits = 8, .rank_class = HKT__TCP_LOOPBACK, .ip = {127, 0, 0, 1},
+                                  .name = "lo"};
+}
+
+static void wrong_addresses_are_left(void **state)
+{
+    struct pair *pair = pair_new("127.0.0.1");
+    struct hkt__tcp_addr addrs[3] = {loopback(), loopback(), loopback()};
+    int refusing, talking;
+
+    (void)state;
+    /* A port where nobody listens, one where somebody says something else, and our own: the wrong rank answers. */
+    assert_int_equal(hkt__tcp_listen(&addrs[0], &refusing), HKT_OK);
+    close(refusing);
+    assert_int_equal(hkt__tcp_listen(&addrs[1], &talking), HKT_OK);
+    addrs[2].port = blob_of(pair, 0)->addrs[0].port;
+    prepend(pair, addrs, 3);
+    int strangers[4], stranger_count = 0;
+    const int64_t end_ns = deadline();
+    enum hkt_status first = HKT_IN_PROGRESS, second = HKT_IN_PROGRESS;
+
+    while ((first != HKT_OK || second != HKT_OK) && hkt__now_ns() < end_ns) {
+        first = side_step(pair, 0);
+        second = side_step(pair, 1);
+        if (first < 0 || second < 0)
+            fail_msg("%s", hkt_last_error());
+        const int fd = stranger_count < 4 ? accept(talking, NULL, NULL) : -1;
+
+        if (fd >= 0) {
+            assert_true(send(fd, "220 mail.example ESMTP ready for anything\r\n", 43, MSG_NOSIGNAL) == 43);
+            strangers[stranger_count++] = fd;
+        }
+    }
+    assert_int_equal(first, HKT_OK);
+    assert_int_equal(second, HKT_OK);
+    assert_int_equal(stranger_count, 2); /* once per socket */
+    assert_talks(pair);
+    while (stranger_count > 0)
+        close(strangers[--stranger_count]);
+    close(talking);
+    pair_free(pair);
+}
+
+static void an_absent_peer_is_given_up_and_named(void **state)
+{
+    struct pair *pair = pair_new("127.0.0.1");
+    char address[HKT__TCP_TEXT_MAX];
+    const int64_t end_ns = deadline();
+    enum hkt_status status = HKT_IN_PROGRESS;
+
+    (void)state;
+    hkt__tcp_addr_text(&blob_of(pair, 1)->addrs[0], address);
+    pair->ops->dom_close(pair->sides[1].dom);
+    pair->ops->close(pair->sides[1].tp);
+    pair->sides[1].dom = NULL;
+    pair->sides[1].tp = NULL;
+    while (status == HKT_IN_PROGRESS && hkt__now_ns() < end_ns) {
+        status = side_step(pair, 0);
+        pair->ops->park(pair->sides[0].dom, 5000000);
+    }
+    assert_int_equal(status, HKT_ERR_PEER_LOST);
+    assert_int_equal(hkt__error_here()->peer, 1);
+    assert_non_null(strstr(hkt_last_error(), address));
+    assert_non_null(strstr(hkt_last_error(), "refused"));
+    pair_free(pair);
+}
+
+static void a_closed_communicator_is_told(void **state)
+{
+    struct pair *pair = pair_new("127.0.0.1");
+    const int64_t end_ns = deadline();
+    enum hkt_status status = HKT_IN_PROGRESS;
+
+    (void)state;
+    pair->ops->dom_close(pair->sides[1].dom);
+    pair->sides[1].dom = NULL;
+    while (status == HKT_IN_PROGRESS && hkt__now_ns() < end_ns) {
+        status = side_step(pair, 0);
+        (void)hkt__tcp_door_serve((struct hkt__tcp *)pair->sides[1].tp);
+    }
+    assert_int_equal(status, HKT_ERR_PEER_LOST);
+    assert_non_null(strstr(hkt_last_error(), "closed this communicator"));
+    pair_free(pair);
+}
+
+static void different_tokens_are_an_auth_error(void **state)
+{
+    struct pair *pair = calloc(1, sizeof *pair);
+
+    (void)state;
+    assert_non_null(pair);
+    pair->ops = hkt__transport_find("tcp");
+    pair->job_ranks[1] = 1;
+    side_open(pair, 0, "127.0.0.1", token);
+    side_open(pair, 1, "127.0.0.1", other_token);
+    for (int i = 0; i < 2; i++)
+        side_join(pair, i);
+    pair_meet(pair);
+    assert_int_equal(pair_connect(pair), HKT_ERR_AUTH);
+    assert_non_null(strstr(hkt_last_error(), "HOCKET_TOKEN"));
+    pair_free(pair);
+}
+
+static void what_was_sent_before_closing_arrives(void **state)
+{
+    struct pair *pair = pair_new("127.0.0.1");
+    struct hkt__view view;
+    enum hkt_status status = HKT_AGAIN;
+    const int64_t end_ns = deadline();
+
+    (void)state;
+    assert_connects(pair);
+    send_text(pair, 1, "never read"); /* makes the kernel of rank 0 reset the connection when it closes */
+    send_text(pair, 0, "first");
+    send_text(pair, 0, "second");
+    send_text(pair, 0, "last words");
+    pair->ops->dom_close(pair->sides[0].dom);
+    pair->sides[0].dom = NULL;
+    expect_text(pair, 1, "first");
+    expect_text(pair, 1, "second");
+    expect_text(pair, 1, "last words");
+    while (status == HKT_AGAIN && hkt__now_ns() < end_ns)
+        status = pair->sides[1].rx->ops->rx_begin(pair->sides[1].rx, &view);
+    assert_int_equal(status, HKT_ERR_PEER_LOST);
+    assert_int_equal(hkt__error_here()->peer, 0);
+    assert_non_null(strstr(hkt_last_error(), "rank 0"));
+    /* Sending notices as well, at the latest once the reset has come back. */
+    status = HKT_OK;
+    while (status != HKT_ERR_PEER_LOST && hkt__now_ns() < end_ns) {
+        struct hkt__room room;
+
+        status = pair->sides[1].tx->ops->tx_begin(pair->sides[1].tx, 8, &room);
+        if (status == HKT_OK)
+            status = pair->sides[1].tx->ops->tx_end(pair->sides[1].tx, 8, &(struct hkt__stamp){0});
+    }
+    assert_int_equal(status, HKT_ERR_PEER_LOST);
+    pair_free(pair);
+}
+
+/* Rank 1 with a raw client in place of rank 0: sockets after the handshake. */
+static void raw_sockets(struct pair *pair, int fds[2])
+{
+    const struct hkt__tcp_confirm confirm = {.magic = HKT__TCP_MAGIC_CONFIRM};
+
+    for (int i = 0; i < 2; i++) {
+        fds[i] = knock(pair);
+        const struct hkt__tcp_challenge challenge = hear_challenge(pair, fds[i]);
+        const struct hkt__tcp_hello hello = good_hello(pair, &challenge, i);
+
+        assert_int_equal(answer_to(pair, fds[i], &hello), HKT_OK);
+        assert_int_equal(send(fds[i], &confirm, sizeof confirm, MSG_NOSIGNAL), sizeof confirm);
+    }
+    const int64_t end_ns = deadline();
+
+    while (side_step(pair, 1) != HKT_OK)
+        assert_true(hkt__now_ns() < end_ns);
+}
+
+static size_t raw_frame(unsigned char *out, uint32_t seq, size_t bytes)
+{
+    const struct hkt__frame_header header = {.seq = seq, .bytes = (uint32_t)bytes, .stamp = {.op_seq = seq}};
+    const size_t span = 32 + (bytes + 31) / 32 * 32;
+
+    memset(out, 0, span);
+    memcpy(out, &header, sizeof header);
+    for (size_t i = 0; i < bytes; i++)
+        out[32 + i] = (unsigned char)(seq + i);
+    return span;
+}
+
+static void check_frame(struct pair *pair, uint32_t seq, size_t bytes)
+{
+    const struct hkt__view view = receive(pair, 1);
+
+    assert_int_equal(view.bytes, bytes);
+    assert_int_equal(view.stamp.op_seq, seq);
+    assert_int_equal((uintptr_t)view.data % HKT__TCP_ALIGN, 0);
+    for (size_t i = 0; i < bytes; i++)
+        assert_int_equal(((const unsigned char *)view.data)[i], (unsigned char)(seq + i));
+    pair->sides[1].rx->ops->rx_end(pair->sides[1].rx);
+}
+
+/* Frames that arrive a few bytes at a time, then several at once. */
+static void frames_survive_any_cut(void **state)
+{
+    enum { FRAMES = 24 };
+    struct pair *pair = pair_new("127.0.0.1");
+    static unsigned char streams[2][FRAMES * 16500];
+    size_t sizes[2] = {0, 0}, frame_sizes[FRAMES];
+    int fds[2];
+    struct hkt__view view;
+
+    (void)state;
+    raw_sockets(pair, fds);
+    for (uint32_t i = 0; i < FRAMES; i++) {
+        frame_sizes[i] = i % 3 == 0 ? i : i % 3 == 1 ? 16384 - i : 5000 + 37 * i;
+        sizes[i % 2] += raw_frame(streams[i % 2] + sizes[i % 2], i + 1, frame_sizes[i]);
+    }
+    /* The first frame byte by byte: never seen before its last byte. */
+    const size_t first = 32 + (frame_sizes[0] + 31) / 32 * 32;
+
+    for (size_t i = 0; i < first; i++) {
+        assert_int_equal(pair->sides[1].rx->ops->rx_begin(pair->sides[1].rx, &view), HKT_AGAIN);
+        assert_int_equal(send(fds[0], streams[0] + i, 1, MSG_NOSIGNAL), 1);
+    }
+    check_frame(pair, 1, frame_sizes[0]);
+    /* The rest in pieces of all lengths, frame after frame. */
+    size_t sent[2] = {first, 0}, piece = 1;
+
+    for (uint32_t i = 1; i < FRAMES;) {
+        for (int k = 0; k < 2; k++) {
+            const size_t left = sizes[k] - sent[k], bytes = piece % 4000 + 1 < left ? piece % 4000 + 1 : left;
+
+            assert_true(send(fds[k], streams[k] + sent[k], bytes, MSG_NOSIGNAL) == (ssize_t)bytes);
+            sent[k] += bytes;
+            piece = piece * 5 + 3;
+        }
+        while (i < FRAMES && pair->sides[1].rx->ops->rx_begin(pair->sides[1].rx, &view) == HKT_OK) {
+            check_frame(pair, i + 1, frame_sizes[i]);
+            i++;
+        }
+    }
+    close(fds[0]);
+    close(fds[1]);
+    pair_free(pair);
+}
+
+static void expect_corrupt(uint32_t seq, size_t bytes, uint32_t claimed_bytes)
+{
+    struct pair *pair = pair_new("127.0.0.1");
+    static unsigned char frame[32 + 1024];
+    int fds[2];
+    struct hkt__view view;
+    enum hkt_status status = HKT_AGAIN;
+    const int64_t end_ns = deadline();
+
+    raw_sockets(pair, fds);
+    const size_t span = raw_frame(frame, seq, bytes);
+
+    memcpy(frame + 4, &claimed_bytes, sizeof claimed_bytes);
+    assert_int_equal(send(fds[0], frame, span, MSG_NOSIGNAL), span);
+    while (status == HKT_AGAIN && hkt__now_ns() < end_ns)
+        status = pair->sides[1].rx->ops->rx_begin(pair->sides[1].rx, &view);
+    assert_int_equal(status, HKT_ERR_CORRUPT);
+    assert_int_equal(hkt__error_here()->peer, 0);
+    assert_int_equal(pair->sides[1].rx->ops->rx_begin(pair->sides[1].rx, &view), HKT_ERR_CORRUPT);
+    close(fds[0]);
+    close(fds[1]);
+    pair_free(pair);
+}
+
+static void a_bad_header_is_corrupt(void **state)
+{
+    (void)state;
+    expect_corrupt(2, 100, 100);
+    expect_corrupt(0, 100, 100);
+    expect_corrupt(1, 100, 16385);
+    expect_corrupt(1, 100, 0xffffffffu);
+}
+
+static void the_end_within_a_frame_is_peer_lost(void **state)
+{
+    struct pair *pair = pair_new("127.0.0.1");
+    unsigned char frame[32 + 1024];
+    int fds[2];
+    struct hkt__view view;
+    enum hkt_status status = HKT_AGAIN;
+    const int64_t end_ns = deadline();
+
+    (void)state;
+    raw_sockets(pair, fds);
+    assert_int_equal(send(fds[0], frame, raw_frame(frame, 1, 500) - 1, MSG_NOSIGNAL), 543);
+    close(fds[0]);
+    while (status == HKT_AGAIN && hkt__now_ns() < end_ns)
+        status = pair->sides[1].rx->ops->rx_begin(pair->sides[1].rx, &view);
+    assert_int_equal(status, HKT_ERR_PEER_LOST);
+    assert_non_null(strstr(hkt_last_error(), "middle of a frame"));
+    close(fds[1]);
+    pair_free(pair);
+}
+
+static void no_descriptor_left_names_the_mend(void **state)
+{
+    struct pair *pair = pair_new("127.0.0.1");
+    struct rlimit limit, none;
+    enum hkt_status status = HKT_IN_PROGRESS;
+
+    (void)state;
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &limit), 0);
+    none = limit;
+    for (rlim_t extra = 0; extra < 5; extra++) { /* each of the descriptors a first channel takes */
+        none.rlim_cur = (rlim_t)open_files() + extra;
+        assert_int_equal(setrlimit(RLIMIT_NOFILE, &none), 0);
+        status = side_step(pair, 0);
+        assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit), 0);
+        if (status == HKT_IN_PROGRESS)
+            break;
+        assert_int_equal(status, HKT_ERR_SYSTEM);
+        assert_non_null(strstr(hkt_last_error(), "ulimit -n"));
+        assert_non_null(strstr(hkt_last_error(), "HOCKET_TCP_SOCKETS=1"));
+    }
+    assert_connects(pair); /* nothing is broken by having failed */
+    assert_talks(pair);
+    pair_free(pair);
+}
+
+static void only_open_channels_cost_descriptors(void **state)
+{
+    struct pair *pair = pair_new("127.0.0.1");
+    const struct hkt__tp_members members = {.comm_id = 10, .nranks = 2, .rank = 0, .job_ranks = pair->job_ranks, .lanes = 2};
+    struct hkt__tp_dom *doms[300];
+    unsigned char blob[HKT__TP_BLOB_MAX];
+    size_t bytes;
+    const int files = open_files();
+
+    (void)state;
+    for (int i = 0; i < 300; i++)
+        assert_int_equal(pair->ops->dom_open(pair->sides[0].tp, &members, &doms[i], blob, &bytes), HKT_OK);
+    assert_int_equal(open_files(), files);
+    for (int i = 0; i < 300; i++)
+        pair->ops->dom_close(doms[i]);
+    assert_connects(pair);
+    assert_int_equal(open_files(), files + 8); /* 2 sockets, epoll and wake descriptor on each side */
+    pair_free(pair);
+}
+
+static void every_failed_allocation_is_reported(void **state)
+{
+    const int files = open_files();
+    int failures = 0;
+
+    (void)state;
+    for (int64_t k = 1; k < 100; k++) {
+        struct pair *pair = pair_new("127.0.0.1");
+        enum hkt_status status;
+
+        hkt__mem_fail_at(k);
+        status = pair_connect(pair);
+        hkt__mem_fail_at(0);
+        if (status != HKT_OK) {
+            failures++;
+            assert_int_equal(status, HKT_ERR_NOMEM);
+            assert_connects(pair); /* trying again is allowed */
+        }
+        assert_talks(pair);
+        pair_free(pair);
+        assert_int_equal(open_files(), files);
+        if (status == HKT_OK && k > 20)
+            break;
+    }
+    assert_true(failures >= 4);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(ipv4_loopback),
+        cmocka_unit_test(ipv6_loopback),
+        cmocka_unit_test(the_smaller_wish_counts),
+        cmocka_unit_test(an_unknown_interface_is_an_error_that_lists),
+        cmocka_unit_test(a_taken_port_is_named),
+        cmocka_unit_test(wrong_addresses_are_left),
+        cmocka_unit_test(an_absent_peer_is_given_up_and_named),
+        cmocka_unit_test(a_closed_communicator_is_told),
+        cmocka_unit_test(different_tokens_are_an_auth_error),
+        cmocka_unit_test(what_was_sent_before_closing_arrives),
+        cmocka_unit_test(frames_survive_any_cut),
+        cmocka_unit_test(a_bad_header_is_corrupt),
+        cmocka_unit_test(the_end_within_a_frame_is_peer_lost),
+        cmocka_unit_test(no_descriptor_left_names_the_mend),
+        cmocka_unit_test(only_open_channels_cost_descriptors),
+        cmocka_unit_test(every_failed_allocation_is_reported),
+    };
+
+    return cmocka_run_group_tests_name("tcp", tests, NULL, NULL);
+}
