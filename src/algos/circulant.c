@@ -19,8 +19,7 @@ struct hkt__operand hkt__partials(struct hkt__builder *b, enum hkt__place place,
 /* Chunks are named by their offset from `first`. Partial sums exist of offsets [0, nsums); those above are still
  * inputs: all before round 0, and for odd p one before round 1. That one is sent in round 1, copied to lie beside the
  * sums that go with it, so that a round is one message. */
-void hkt__circulant_reduce_scatter(struct hkt__builder *b, enum hkt__place place, int first,
-                                   struct hkt__operand result)
+void hkt__circulant_reduce_scatter(struct hkt__builder *b, enum hkt__place place, int first, struct hkt__operand result)
 {
     const struct hkt__halving halving = hkt__halving(b->nranks);
     int nsums = 0;

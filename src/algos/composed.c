@@ -25,8 +25,7 @@ void hkt__build_broadcast_scatter_all_gather(struct hkt__builder *b)
     if (v != 0)
         hkt__recv(b, hkt__from_vrank(b, hkt__binomial_parent(v)), 0, scattered(b, v, 0, hkt__binomial_size(p, v)));
     for (int k = hkt__binomial_children(p, v) - 1; k >= 0; k--)
-        hkt__send(b, hkt__from_vrank(b, v + (1 << k)), 0,
-                  scattered(b, v, 1 << k, hkt__binomial_size(p, v + (1 << k))));
+        hkt__send(b, hkt__from_vrank(b, v + (1 << k)), 0, scattered(b, v, 1 << k, hkt__binomial_size(p, v + (1 << k))));
     if (v == 0)
         hkt__copy(b, 0, hkt__out(b, 0), hkt__in(b, 0));
     hkt__circulant_all_gather(b, v, v == 0 ? hkt__in(b, 0) : hkt__out(b, v));

@@ -11,15 +11,15 @@ typedef double hkt__formula(int nranks);
 
 /* Any of the three. L is ceil(log2 p), l is floor(log2 p). With one rank all are 0. */
 hkt__formula hkt__cost_0, hkt__cost_1, hkt__cost_2;
-hkt__formula hkt__cost_log, hkt__cost_2_log;               /* L, 2 L */
-hkt__formula hkt__cost_log_floor, hkt__cost_log_both;      /* l, L + l */
-hkt__formula hkt__cost_linear, hkt__cost_2_linear;         /* p - 1, 2 (p - 1) */
-hkt__formula hkt__cost_half;                               /* p / 2 */
-hkt__formula hkt__cost_share, hkt__cost_2_share;           /* (p - 1) / p, 2 (p - 1) / p */
+hkt__formula hkt__cost_log, hkt__cost_2_log;          /* L, 2 L */
+hkt__formula hkt__cost_log_floor, hkt__cost_log_both; /* l, L + l */
+hkt__formula hkt__cost_linear, hkt__cost_2_linear;    /* p - 1, 2 (p - 1) */
+hkt__formula hkt__cost_half;                          /* p / 2 */
+hkt__formula hkt__cost_share, hkt__cost_2_share;      /* (p - 1) / p, 2 (p - 1) / p */
 /* Folding adds two rounds, one message and one n where p is no power of two. */
 hkt__formula hkt__rounds_doubling, hkt__messages_doubling; /* l; this is the volume, too */
 hkt__formula hkt__rounds_rabenseifner, hkt__messages_rabenseifner, hkt__volume_rabenseifner; /* 2 l; 2 (P - 1) / P */
 hkt__formula hkt__rounds_tree, hkt__messages_tree, hkt__volume_tree;
-hkt__formula hkt__volume_bruck;                            /* all-to-all: binary digits of 1 .. p - 1, over p */
+hkt__formula hkt__volume_bruck; /* all-to-all: binary digits of 1 .. p - 1, over p */
 
 #endif

@@ -47,8 +47,8 @@ static void build_alone(struct hkt__builder *b)
 enum hkt_status hkt__algo_build(const struct hkt__algo *algo, int nranks, int rank, int root, bool in_place,
                                 struct hkt__sched **out_sched)
 {
-    const struct hkt__build_args args = { algo->info.coll, algo->info.name, nranks, rank, root, in_place,
-                                          algo->user_direct };
+    const struct hkt__build_args args = { algo->info.coll, algo->info.name,  nranks, rank, root,
+                                          in_place,        algo->user_direct };
     const char *why = algo->restriction != NULL ? algo->restriction(nranks, in_place) : "";
     struct hkt__builder b;
     enum hkt_status rc;

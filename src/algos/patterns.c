@@ -53,7 +53,9 @@ struct hkt__fold hkt__fold(int nranks, int rank)
     return (struct hkt__fold){
         .survivors = survivors,
         .extra = extra,
-        .index = !is_paired ? rank - extra : rank % 2 == 0 ? -1 : rank / 2,
+        .index = !is_paired      ? rank - extra
+                 : rank % 2 == 0 ? -1
+                                 : rank / 2,
         .has_guest = is_paired && rank % 2 == 1,
     };
 }

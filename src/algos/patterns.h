@@ -19,8 +19,8 @@ int hkt__binomial_size_max(int nranks);
 
 /* Halving of the circulant algorithms (Traeff): widths p, ceil(p/2), ... down to 1. */
 struct hkt__halving {
-    int rounds;     /* ceil(log2 p) */
-    int width[32];  /* [0, rounds]: width[0] = p, width[rounds] = 1 */
+    int rounds;    /* ceil(log2 p) */
+    int width[32]; /* [0, rounds]: width[0] = p, width[rounds] = 1 */
 };
 struct hkt__halving hkt__halving(int nranks);
 

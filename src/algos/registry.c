@@ -47,6 +47,8 @@ static const char *two_buffers_v(int nranks, bool in_place)
 
 #define USER_NOTE "threads of one process only"
 
+/* All rows have one shape. */
+/* clang-format off */
 const struct hkt__algo hkt__algos[] = {
     /* ------------------------------------------------------------------------------------------- all_reduce */
     { .info = { HKT_ALL_REDUCE, "ring",
@@ -277,5 +279,6 @@ const struct hkt__algo hkt__algos[] = {
       .build = hkt__build_all_to_all_pairwise, .restriction = two_buffers_v,
       .rounds = hkt__cost_1, .messages = hkt__cost_linear, .volume = hkt__cost_share },
 };
+/* clang-format on */
 
 const int hkt__algo_count = (int)(sizeof hkt__algos / sizeof hkt__algos[0]);

@@ -1,7 +1,7 @@
 /* What could break: an algorithm is wrong for some number of ranks, some root, or in place; a lowering pass or slicing
  * breaks one that was right; the costs in the registry are not what the schedule does; a row promises what its builder
- * refuses; a builder leaks or misreports when memory runs out. Every row is proved for every p up to 64 here; larger p are
- * in test_registry_large.c. */
+ * refuses; a builder leaks or misreports when memory runs out. Every row is proved for every p up to 64 here; larger p
+ * are in test_registry_large.c. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -160,7 +160,8 @@ static void rows_are_complete_and_in_order(void **state)
     (void)state;
     for (int i = 0; i < hkt__algo_count; i++) {
         const struct hkt__algo *row = &hkt__algos[i];
-        const char *const texts[] = { row->info.name, row->info.summary, row->info.steps, row->info.bytes, row->info.source };
+        const char *const texts[] = { row->info.name, row->info.summary, row->info.steps, row->info.bytes,
+                                      row->info.source };
 
         for (size_t k = 0; k < sizeof texts / sizeof texts[0]; k++) {
             assert_non_null(texts[k]);
@@ -184,8 +185,8 @@ static void every_collective_has_a_row_for_every_case(void **state)
         int nservants = 0;
 
         for (int i = 0; i < hkt__algo_count; i++)
-            nservants += (int)hkt__algos[i].info.coll == coll && !hkt__algos[i].info.needs_direct &&
-                         (hkt__algos[i].restriction == NULL || coll == HKT_ALL_TO_ALL_V);
+            nservants += (int)hkt__algos[i].info.coll == coll && !hkt__algos[i].info.needs_direct
+                         && (hkt__algos[i].restriction == NULL || coll == HKT_ALL_TO_ALL_V);
         if (nservants == 0)
             fail_msg("%s has no row that serves every case", hkt_coll_name((enum hkt_coll)coll));
     }

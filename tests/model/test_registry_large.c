@@ -1,9 +1,10 @@
 /* What could break: an algorithm is right for few ranks and wrong for many (an index overflows, a round is missing, a
- * formula holds by chance), or proving it becomes too slow to be of use. Prints what was proved, how, and how long it took.
+ * formula holds by chance), or proving it becomes too slow to be of use. Prints what was proved, how, and how long it
+ * took.
  *
- * By default each row is proved for the sampled p whose estimated cost is below a second, and the cheap ones for 4096
- * ranks; the whole takes about half a minute. `test_registry_large full` lifts that limit: every row up to 1,024 ranks, every
- * row of logarithmic rounds up to 4,096; minutes, and gigabytes of memory. */
+ * By default each row is proved for the sampled p whose estimated cost is below a second, and the cheap ones for 4,096
+ * ranks; the whole takes about half a minute. `test_registry_large full` lifts that limit: every row up to 1,024 ranks,
+ * every row of logarithmic rounds up to 4,096; that takes minutes. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -53,7 +54,8 @@ static void prove_row(const struct hkt__algo *algo, int nranks)
 static void rows_are_right_for_sampled_ranks(void **state)
 {
     const int *list = is_full ? samples_full : samples;
-    const int count = (int)(is_full ? sizeof samples_full / sizeof samples_full[0] : sizeof samples / sizeof samples[0]);
+    const int count =
+        (int)(is_full ? sizeof samples_full / sizeof samples_full[0] : sizeof samples / sizeof samples[0]);
 
     (void)state;
     for (int i = 0; i < hkt__algo_count; i++)
