@@ -119,6 +119,7 @@ static enum hkt_status wait_on(int fd, short events, int64_t until_ns, struct hk
 struct attempt {
     int fd;
     char name[HKT__NET_NAME_MAX];
+    bool is_foreign;               /* what answered does not speak the protocol */
     int64_t answer_until_ns;
     struct hkt__wire_reader reader;
     struct hkt__wire_challenge challenge;
@@ -162,8 +163,8 @@ static enum hkt_status attempt_read(struct attempt *attempt, int64_t until_ns, s
         if (status == HKT_OK)
             return status;
         if (status == HKT_ERR_CORRUPT) {
-            (void)hkt__fail(status, "what listens at %s is not a rank of hocket: another program has this port",
-                            attempt->name);
+            (void)hkt__fail(status, "what listens at %s is not a rank of hocket", attempt->name);
+            attempt->is_foreign = true;
             return HKT_AGAIN;
         }
         if (status == HKT_ERR_PEER_LOST) {
@@ -263,12 +264,14 @@ static enum hkt_status attempt_run(const struct hkt__boot *boot, struct attempt 
 
 /* ---- rounds ---- */
 
-/* Try every address once. AUTH is final only when no other address leads to the right place. */
+/* Try every address once. AUTH is final only when no other address leads to the right place, and a foreign program only
+ * when it is all there is: then the port is taken, and waiting would not help. */
 static enum hkt_status round_run(const struct hkt__boot *boot, struct hkt__boot_goal *goal, int round,
                                  struct hkt__boot_root_link *root, struct attempt *attempt)
 {
     char refusal[HKT__ERROR_TEXT_MAX] = "";
     enum hkt_status status = HKT_AGAIN;
+    int nforeign = 0;
 
     if (goal->hosts != NULL) {
         status = hkt__net_resolve(goal->hosts, goal->port, &goal->targets);
@@ -288,19 +291,23 @@ static enum hkt_status round_run(const struct hkt__boot *boot, struct hkt__boot_
             return status;
         if (attempt->fd >= 0)
             hkt__net_close_gently(attempt->fd);
+        nforeign += attempt->is_foreign;
         if (status == HKT_ERR_AUTH)
             snprintf(refusal, sizeof refusal, "%s", hkt__error_here()->text);
         else if (status != HKT_AGAIN)
             return status;
     }
-    return refusal[0] != '\0' ? hkt__fail_peer(HKT_ERR_AUTH, goal->rank, "%s", refusal) : HKT_AGAIN;
+    if (refusal[0] != '\0')
+        return hkt__fail_peer(HKT_ERR_AUTH, goal->rank, "%s", refusal);
+    if (nforeign == goal->targets.count)
+        return hkt__fail_peer(HKT_ERR_INVALID, goal->rank, "what listens at %s, where rank %d should be, is not a rank "
+                              "of hocket: another program has this port; name a free one with HOCKET_ROOT=host:port",
+                              attempt->name, goal->rank);
+    return HKT_AGAIN;
 }
 
-static enum hkt_status join_timed_out(const struct hkt__boot *boot, const struct hkt__boot_goal *goal)
+static enum hkt_status join_timed_out(const struct hkt__boot *boot, const struct hkt__boot_goal *goal, const char *last)
 {
-    char last[512];
-
-    snprintf(last, sizeof last, "%.511s", hkt__error_here()->text);
     if (goal->purpose == HKT__WIRE_LINK)
         return hkt__fail_peer(HKT_ERR_TIMEOUT, goal->rank, "rank %d could not link to rank %d within %g s (%s): can "
                               "their hosts reach each other by TCP? HOCKET_INTERFACE chooses the interface", boot->rank,
@@ -314,6 +321,7 @@ enum hkt_status hkt__boot_join(const struct hkt__boot *boot, struct hkt__boot_go
                                struct hkt__boot_root_link *root, int *out_fd, char out_name[HKT__NET_NAME_MAX])
 {
     struct attempt attempt;
+    char last[512] = "";
     int64_t backoff_ms = BACKOFF_MIN_MS;
 
     for (int round = 0;; round++) {
@@ -326,8 +334,11 @@ enum hkt_status hkt__boot_join(const struct hkt__boot *boot, struct hkt__boot_go
         }
         if (status != HKT_AGAIN)
             return status;
+        /* An attempt that the deadline cut short tells less than one before. */
+        if (last[0] == '\0' || hkt__error_here()->status != HKT_ERR_TIMEOUT)
+            snprintf(last, sizeof last, "%.511s", hkt__error_here()->text);
         if (hkt__now_ns() >= goal->deadline_ns)
-            return join_timed_out(boot, goal);
+            return join_timed_out(boot, goal, last);
         status = wait_on(-1, 0, earlier(goal->deadline_ns, hkt__now_ns() + backoff_ms * NS_PER_MS), root);
         if (status < 0)
             return status;
