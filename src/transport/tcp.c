@@ -142,6 +142,8 @@ static enum hkt_status tcp_open(const struct hkt__tp_params *params, struct hkt_
     tcp->frame_bytes = (int)(settings->tcp_frame_bytes / HKT__LINE * HKT__LINE);
     tcp->pinned = settings->interface != NULL && settings->interface[0] != '\0';
     memcpy(tcp->token, params->token, sizeof tcp->token);
+    tcp->connect_ns = HKT__TCP_CONNECT_NS;
+    tcp->silent_ns = HKT__TCP_SILENT_NS;
     tcp->abort_word = params->abort_word;
     tcp->door = -1;
     for (int i = 0; i < HKT__TCP_ADDRS_MAX; i++)

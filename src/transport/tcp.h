@@ -180,6 +180,7 @@ struct hkt__tcp {
     int job_rank, job_nranks;
     int nsockets, frame_bytes;
     bool pinned;                  /* connect from the pinned addresses too */
+    int64_t connect_ns, silent_ns; /* HKT__TCP_CONNECT_NS and SILENT_NS; shorter in tests */
     unsigned char token[16];
     const _Atomic int *abort_word;
     struct hkt__tcp_blob own;

@@ -113,29 +113,31 @@ static int64_t credit_of(size_t payload)
     return bytes + bytes / 8 + 4096;
 }
 
-/* Ask the kernel for the socket's credit. Returns the payload that may be sent now, 0 to `want`; -1: none at all. */
+/* Ask the kernel what a socket takes. Returns the payload to send now, up to `want`; -1: wait. */
 static int64_t measure(struct hkt__tcp_socket *socket, size_t want)
 {
     struct pollfd out = {.fd = socket->fd, .events = POLLOUT};
     uint32_t info[SK_MEMINFO_VARS] = {0};
     socklen_t bytes = sizeof info;
 
-    /* Not writable: below a third free. Asking makes the kernel enlarge the buffer, if it may, and epoll report room. */
+    /* Not writable: less than a third is free. Asking makes the kernel enlarge the buffer, if it may, and epoll report
+     * when it is writable again, which therefore must never be answered with "wait". */
     if (poll(&out, 1, 0) == 0)
         return -1;
     if (getsockopt(socket->fd, SOL_SOCKET, SO_MEMINFO, info, &bytes) != 0)
-        return (int64_t)want; /* a kernel before 4.12: the rest waits for the next call */
-    const int64_t size = info[SK_MEMINFO_SNDBUF], queued = info[SK_MEMINFO_WMEM_QUEUED];
+        return (int64_t)want; /* a kernel before 4.12: a rest may stay until the next call */
+    const int64_t size = info[SK_MEMINFO_SNDBUF];
 
-    socket->credit = size - queued;
+    socket->credit = size - (int64_t)info[SK_MEMINFO_WMEM_QUEUED];
     if (socket->credit >= credit_of(want))
         return (int64_t)want;
-    /* Below a quarter of the buffer wait for more instead of sending crumbs. With nothing queued there is no more. */
-    const int64_t fits = (socket->credit - 4096 - HKT__LINE) * 8 / 9 / HKT__LINE * HKT__LINE;
+    /* An eighth of the buffer fits in a third of it, except in tiny buffers, where a rest may stay. */
+    int64_t fits = (socket->credit - 4096 - HKT__LINE) * 8 / 9;
 
-    if (fits >= size / 4)
-        return fits < (int64_t)want ? fits : (int64_t)want;
-    return queued == 0 ? (int64_t)want : -1;
+    if (fits < size / 8)
+        fits = size / 8;
+    fits = fits / HKT__LINE * HKT__LINE;
+    return fits < HKT__LINE ? (int64_t)want : fits < (int64_t)want ? fits : (int64_t)want;
 }
 
 static void remember_blocked(struct hkt__tcp_link *link)

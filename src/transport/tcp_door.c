@@ -41,7 +41,9 @@ void hkt__tcp_socket_tune(int fd)
 {
     /* Keep-alive finds a host that vanished while a connection was idle. Whatever fails here costs speed, not truth. */
     const int one = 1, idle_s = 10, interval_s = 5, probes = 3;
+    const unsigned unlimited = UINT32_MAX; /* net.ipv4.tcp_notsent_lowat would make send refuse what the buffer can hold */
 
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &unlimited, sizeof unlimited);
     (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
     (void)setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof one);
     (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle_s, sizeof idle_s);

@@ -135,23 +135,38 @@ static enum hkt_status start_connect(struct hkt__tcp_link *link, struct hkt__tcp
         return HKT_IN_PROGRESS;
     }
     socket->stage = HKT__TCP_CHALLENGE;
-    socket->deadline_ns = hkt__now_ns() + HKT__TCP_CONNECT_NS;
+    socket->deadline_ns = hkt__now_ns() + link->dom->tcp->connect_ns;
     const enum hkt_status status = hkt__tcp_dom_watch(link->dom, fd);
 
     return status == HKT_OK ? HKT_IN_PROGRESS : status;
 }
 
+/* A port nobody listens on may connect to itself, when the system chooses the same one for this end. */
+static bool is_own_echo(int fd, const struct sockaddr_storage *peer)
+{
+    struct sockaddr_storage own;
+    socklen_t bytes = sizeof own;
+
+    memset(&own, 0, sizeof own);
+    return getsockname(fd, (struct sockaddr *)&own, &bytes) == 0 && memcmp(&own, peer, sizeof own) == 0;
+}
+
 /* The deadline of an attempt has passed: without a connection it has failed; with one, the peer may be busy. */
 static void overdue(struct hkt__tcp_link *link, struct hkt__tcp_socket *socket)
 {
-    struct sockaddr_storage sock;
-    socklen_t bytes = sizeof sock;
-    const int64_t silent_ns = HKT__TCP_SILENT_NS << (socket->turn / link->order_count < 7
-                                                         ? socket->turn / link->order_count : 7);
+    struct sockaddr_storage peer;
+    socklen_t bytes = sizeof peer;
+    const int round = socket->turn / link->order_count;
+    const int64_t silent_ns = link->dom->tcp->silent_ns << (round < 7 ? round : 7);
     const int64_t since_ns = hkt__now_ns() - socket->deadline_ns;
 
-    if (getpeername(socket->fd, (struct sockaddr *)&sock, &bytes) != 0) {
+    memset(&peer, 0, sizeof peer);
+    if (getpeername(socket->fd, (struct sockaddr *)&peer, &bytes) != 0) {
         attempt_failed(link, socket, HKT_ERR_TIMEOUT, "no answer");
+        return;
+    }
+    if (is_own_echo(socket->fd, &peer)) {
+        attempt_failed(link, socket, HKT_ERR_PEER_LOST, "nobody listens there");
         return;
     }
     if (since_ns < silent_ns)

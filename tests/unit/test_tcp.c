@@ -167,6 +167,45 @@ static void wrong_addresses_are_left(void **state)
     pair_free(pair);
 }
 
+/* A stranger that accepts and says nothing might be a peer that computes: it is left after a while, and others are tried. */
+static void a_silent_address_is_left(void **state)
+{
+    struct pair *pair = pair_new("127.0.0.1");
+    struct hkt__tcp_addr silent = loopback();
+    int fd;
+
+    (void)state;
+    assert_int_equal(hkt__tcp_listen(&silent, &fd), HKT_OK);
+    prepend(pair, &silent, 1);
+    ((struct hkt__tcp *)pair->sides[0].tp)->connect_ns = 1000000;
+    ((struct hkt__tcp *)pair->sides[0].tp)->silent_ns = 20000000;
+    assert_connects(pair);
+    assert_talks(pair);
+    close(fd);
+    pair_free(pair);
+}
+
+/* A peer that does not come to its door for long is waited for: no number of turns gives it up. */
+static void a_busy_peer_is_waited_for(void **state)
+{
+    struct pair *pair = pair_new("127.0.0.1");
+    struct hkt__tcp_addr refusing = loopback();
+    int fd;
+
+    (void)state;
+    assert_int_equal(hkt__tcp_listen(&refusing, &fd), HKT_OK);
+    close(fd);
+    prepend(pair, &refusing, 1);
+    ((struct hkt__tcp *)pair->sides[0].tp)->connect_ns = 100000;
+    ((struct hkt__tcp *)pair->sides[0].tp)->silent_ns = 200000;
+    for (const int64_t end_ns = hkt__now_ns() + 300000000; hkt__now_ns() < end_ns;)
+        if (side_step(pair, 0) != HKT_IN_PROGRESS)
+            fail_msg("%s", hkt_last_error());
+    assert_connects(pair);
+    assert_talks(pair);
+    pair_free(pair);
+}
+
 static void an_absent_peer_is_given_up_and_named(void **state)
 {
     struct pair *pair = pair_new("127.0.0.1");
@@ -486,6 +525,8 @@ int main(void)
         cmocka_unit_test(an_unknown_interface_is_an_error_that_lists),
         cmocka_unit_test(a_taken_port_is_named),
         cmocka_unit_test(wrong_addresses_are_left),
+        cmocka_unit_test(a_silent_address_is_left),
+        cmocka_unit_test(a_busy_peer_is_waited_for),
         cmocka_unit_test(an_absent_peer_is_given_up_and_named),
         cmocka_unit_test(a_closed_communicator_is_told),
         cmocka_unit_test(different_tokens_are_an_auth_error),

@@ -173,6 +173,26 @@ static void a_member_that_errs_is_told(void **state)
     pair_free(pair);
 }
 
+static void a_slow_client_is_dropped_at_its_deadline(void **state)
+{
+    struct pair *pair = pair_new("127.0.0.1");
+    struct hkt__tcp *tcp = (struct hkt__tcp *)pair->sides[1].tp;
+    const int slow = knock(pair);
+    char more;
+
+    (void)state;
+    (void)hear_challenge(pair, slow);
+    assert_int_equal(send(slow, "half a hello", 12, MSG_NOSIGNAL), 12);
+    assert_int_equal(tcp->unproved_count, 1);
+    tcp->guests->deadline_ns = hkt__now_ns() - 1;
+    assert_int_equal(hear(pair, slow, &more, 1), 0);
+    assert_int_equal(tcp->unproved_count, 0);
+    assert_null(tcp->guests);
+    assert_null(tcp->guests_last);
+    close(slow);
+    pair_free(pair);
+}
+
 /* More half-open connections than the door has places: the first ones must go, and the real rank still comes in. */
 static void a_flood_of_half_open_clients_ends(void **state)
 {
@@ -205,6 +225,7 @@ int main(void)
         cmocka_unit_test(the_token_is_what_counts),
         cmocka_unit_test(a_replayed_hello_is_refused),
         cmocka_unit_test(a_member_that_errs_is_told),
+        cmocka_unit_test(a_slow_client_is_dropped_at_its_deadline),
         cmocka_unit_test(a_flood_of_half_open_clients_ends),
     };
 
