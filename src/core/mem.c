@@ -19,7 +19,12 @@ static int must_fail(void)
 
 void *hkt__calloc(size_t count, size_t bytes)
 {
-    return must_fail() ? NULL : calloc(count ? count : 1, bytes ? bytes : 1);
+    size_t total;
+
+    /* calloc checks too, but the sanitizers' calloc stops the program instead of returning NULL. */
+    if (must_fail() || __builtin_mul_overflow(count, bytes, &total))
+        return NULL;
+    return calloc(1, total ? total : 1);
 }
 
 void *hkt__calloc_line(size_t count, size_t bytes)
