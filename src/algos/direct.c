@@ -75,7 +75,7 @@ void hkt__build_all_reduce_one_shot(struct hkt__builder *b)
     if (args == NULL)
         return;
     for (int i = 0; i < b->nranks; i++)
-        args[i] = hkt__at(i, i == b->rank ? in : shown);
+        args[i] = hkt__at(i, shown);
     hkt__copy(b, 0, shown, in);
     publish(b, shown);
     hkt__reduce(b, 0, hkt__out_all(b), args, b->nranks);
