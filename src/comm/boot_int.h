@@ -39,6 +39,8 @@ struct hkt__event_key {
 };
 
 struct hkt__boot {
+    struct hkt__boot *next;          /* in the list that fork looks at */
+    bool is_inherited;               /* this is a forked child: nothing here is its own */
     int rank, nranks;
     int64_t timeout_ms;
     unsigned char token[HKT__TOKEN_BYTES];
@@ -149,6 +151,12 @@ HKT_NODISCARD enum hkt_status hkt__boot_root_wait(struct hkt__boot_root_link *ro
                                                   int64_t deadline_ns, struct hkt__wire_message *out_message);
 /** Look whether the root has ended the meeting, or itself. */
 HKT_NODISCARD enum hkt_status hkt__boot_root_poll(struct hkt__boot_root_link *root);
+
+/* ---- forks of the application ---- */
+
+/** From now on a forked child closes its copies of this boot's descriptors. */
+void hkt__boot_fork_add(struct hkt__boot *boot);
+void hkt__boot_fork_remove(struct hkt__boot *boot);
 
 /* ---- events ---- */
 

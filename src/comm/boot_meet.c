@@ -432,6 +432,7 @@ enum hkt_status hkt__boot_meet(const struct hkt__boot_id *id, int nranks, int ra
         *hkt__error_here() = first;
         return status;
     }
+    hkt__boot_fork_add(meet.boot);
     *out_boot = meet.boot;
     return HKT_OK;
 }

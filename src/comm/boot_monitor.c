@@ -124,7 +124,7 @@ void hkt__boot_tell(struct hkt__boot *boot, const struct hkt__boot_event *event)
 {
     const uint64_t one = 1;
 
-    if (!hkt__boot_event_spread(boot, event, -1))
+    if (boot->is_inherited || !hkt__boot_event_spread(boot, event, -1))
         return;
     if (!boot->is_monitored)
         hkt__boot_queues_flush(boot);
@@ -345,19 +345,27 @@ static void monitor_stop(struct hkt__boot *boot)
     boot->is_monitored = false;
 }
 
-void hkt__boot_destroy(struct hkt__boot *boot)
+static void farewell_say(struct hkt__boot *boot)
 {
     struct hkt__wire_writer farewell;
 
-    if (boot == NULL)
-        return;
-    monitor_stop(boot);
     hkt__wire_begin(&farewell, HKT__WIRE_FAREWELL);
     pthread_mutex_lock(&boot->mutex);
     for (int i = 0; i < HKT__LINK_COUNT; i++)
         queue_put(&boot->links[i], &farewell);
     pthread_mutex_unlock(&boot->mutex);
     hkt__boot_queues_flush(boot);
+}
+
+void hkt__boot_destroy(struct hkt__boot *boot)
+{
+    if (boot == NULL)
+        return;
+    hkt__boot_fork_remove(boot);
+    if (!boot->is_inherited) {
+        monitor_stop(boot);
+        farewell_say(boot);
+    }
     for (int i = 0; i < HKT__LINK_COUNT; i++) {
         hkt__net_close_gently(boot->links[i].fd);
         hkt__free(boot->links[i].queue);
@@ -366,6 +374,7 @@ void hkt__boot_destroy(struct hkt__boot *boot)
         close(boot->epoll);
     if (boot->wake >= 0)
         close(boot->wake);
-    pthread_mutex_destroy(&boot->mutex);
+    if (!boot->is_inherited) /* another thread may have held it at the fork */
+        pthread_mutex_destroy(&boot->mutex);
     hkt__free(boot);
 }
