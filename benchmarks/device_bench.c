@@ -4,7 +4,8 @@
  * GB/s counts the bytes of the destination (a sum of k sources reads k times as much). Each figure is from 21 timed
  * batches of at least 50 us; median shown, with the fastest and the 99th percentile (here the slowest) per call.
  *
- *   device_bench [DTYPE [OP]]     the short list, or one dtype (and one operation: default sum) with 2, 4 and 16 sources */
+ *   device_bench               a short list of operations
+ *   device_bench DTYPE [OP]    one of them (default: sum) with 2, 4 and 16 sources */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -138,7 +139,7 @@ int main(int argc, char **argv)
     dst = buffer_of(BYTES_MAX);
     for (int j = 0; j < (argc > 1 ? SOURCES_MAX : 8); ++j)
         sources[j] = buffer_of(BYTES_MAX);
-    printf("# GB/s: bytes of the destination per median call; ratio: kernel to memcpy of the same size, in alternation\n"
+    printf("# GB/s: bytes of the destination per median call; ratio: to memcpy of the same size, in alternation\n"
            "%-6s %-9s %2s %-7s %9s %11s %11s %11s %8s %8s %6s\n", "# op", "dtype", "k", "isa", "bytes", "min ns",
            "median ns", "p99 ns", "GB/s", "memcpy", "ratio");
     if (argc > 1) {

@@ -1,4 +1,4 @@
-/* Conversions between f32 and the small formats, one element at a time, for callers that know the dtype at run time. */
+/* Conversions between f32 and the small formats, one element at a time, the format chosen at run time. */
 #include "device/device.h"
 #include "device/formats.h"
 

@@ -1,6 +1,6 @@
-/* Work on memory: reduce, copy, scale, convert. The plain C version (kernels_c.c) is the definition; the vector versions
- * (kernels_vec.h, compiled once per instruction set) give the same bits. Host memory only for now; a device adds a
- * table. Nothing here allocates, fails or keeps state; any thread may call anything. */
+/* Work on memory: reduce, copy, scale, convert. The plain C version (kernels_c.c) is the definition; the vector
+ * versions (kernels_vec.h, compiled once per instruction set) give the same bits. Host memory only for now; a
+ * device adds a table. Nothing here allocates, fails or keeps state; any thread may call anything. */
 #ifndef HOCKET_DEVICE_DEVICE_H
 #define HOCKET_DEVICE_DEVICE_H
 
@@ -9,12 +9,12 @@
 #include "hocket/coll.h"
 #include "hocket/types.h"
 
-/** dst[i] = srcs[0][i] op srcs[1][i] op ... op srcs[nsrcs-1][i], i < count, nsrcs >= 1, folded left to right.
- *  dst may be any one of srcs (element by element); no other overlap. No alignment is required. nsrcs == 1 copies.
+/** dst[i] = srcs[0][i] op srcs[1][i] op ... op srcs[nsrcs-1][i], i < count, nsrcs >= 1, folded left to right. dst
+ *  may be any one of srcs (element by element); no other overlap. No alignment is required. nsrcs == 1 copies.
  *  Integers  wrap; logical operations yield 0 or 1; AVG folds like SUM (hkt__divide divides at the end).
- *  Floats    16- and 8-bit ones accumulate in f32 and round once, at the end. A NaN result is always the quiet positive
- *            NaN without payload, so a op b and b op a agree bit for bit. MIN and MAX: NaN if any input is NaN, -0 < +0;
- *            so their result does not depend on the order of the inputs at all.
+ *  Floats    16- and 8-bit ones accumulate in f32 and round once, at the end. A NaN result is always the quiet
+ *            positive NaN without payload, so a op b and b op a agree bit for bit. MIN and MAX: NaN if any input is
+ *            NaN, -0 < +0; so their result does not depend on the order of the inputs at all.
  *  bool      any byte but 0 counts as true, the result is 0 or 1; SUM, PROD and AVG are not defined (hkt_op_check). */
 typedef void hkt__reduce_fn(void *dst, const void *const *srcs, int nsrcs, size_t count);
 
@@ -26,12 +26,13 @@ enum hkt__isa hkt__isa_best(void);
 /** As HOCKET_ISA writes it: "c", "sse2", "avx2", "avx512"; "?" for a value out of range. */
 const char *hkt__isa_name(enum hkt__isa isa);
 
-/** Kernel for a built-in op on a dtype; NULL when hkt_op_check refuses the pair. isa: at most this one, and at most what
- *  the build has; it must not exceed hkt__isa_best of this CPU. A table look-up. */
+/** Kernel for a built-in op on a dtype; NULL when hkt_op_check refuses the pair. isa: at most this one, and at most
+ *  what the build has; it must not exceed hkt__isa_best of this CPU. A table look-up. */
 hkt__reduce_fn *hkt__reduce_get(enum hkt_op op, enum hkt_dtype dtype, enum hkt__isa isa);
 
-/* From here on stores that bypass the caches pay. Measured on a 2-core Sapphire Rapids guest (2 MiB L2, shared L3), 2026:
- * they gain 20-40 % on copies that go to DRAM, break even at about 4 MiB, and lose 2.5-3.5x on buffers that fit L2. */
+/* From here on stores that bypass the caches pay. Measured on a 2-core Sapphire Rapids guest (2 MiB L2, shared L3),
+ * 2026: they gain 20-40 % on copies that go to DRAM, break even at about 4 MiB, and lose 2.5-3.5x on buffers that
+ * fit L2. */
 #define HKT__NT_BYTES ((size_t)4 << 20)
 
 /** memcpy for collectives: non-temporal stores from HKT__NT_BYTES on when `streaming` (the destination will not be
@@ -43,13 +44,14 @@ void hkt__copy_bytes(void *dst, const void *src, size_t bytes, int streaming);
  *  zero. bool is left alone. */
 void hkt__divide(void *x, size_t count, enum hkt_dtype dtype, int n);
 
-/** dst[i] = src[i] * *scalar for the pre-multiplied sum; dst may be src. f16, bf16 and f8 multiply in f32 and round once,
- *  integers wrap. Not for bool. */
+/** dst[i] = src[i] * *scalar for the pre-multiplied sum; dst may be src. f16, bf16 and f8 multiply in f32 and round
+ *  once, integers wrap. Not for bool. */
 void hkt__premultiply(void *dst, const void *src, size_t count, enum hkt_dtype dtype, const void *scalar);
 
-/** Scalar conversions of f16, bf16, f8e4m3, f8e5m2 and f32, which define the small formats: to_f32 is exact (a NaN becomes
- *  the quiet positive one); from_f32 rounds to nearest, ties to even, subnormals included. Beyond the largest finite
- *  value f16, bf16 and f8e5m2 give infinity; f8e4m3, which has none, gives NaN. x needs no alignment. */
+/** Scalar conversions of f16, bf16, f8e4m3, f8e5m2 and f32, which define the small formats: to_f32 is exact (a NaN
+ *  becomes the quiet positive one); from_f32 rounds to nearest, ties to even, subnormals included. Beyond the
+ *  largest finite value f16, bf16 and f8e5m2 give infinity; f8e4m3, which has none, gives NaN. x needs no
+ *  alignment. */
 float hkt__to_f32(const void *x, enum hkt_dtype dtype);
 void hkt__from_f32(void *x, enum hkt_dtype dtype, float value);
 

@@ -69,8 +69,9 @@ static inline float hkt__decode(uint32_t code, struct hkt__format f)
     return hkt__f32_of(sign << 31 | bits);
 }
 
-/** Nearest code, ties to even. The integer addition rounds a normal number: a carry out of the mantissa moves on to the
- *  exponent, as it must. Below the normal range a floating addition rounds instead: the sum has unit as its last place. */
+/** Nearest code, ties to even. The integer addition rounds a normal number: a carry out of the mantissa moves on to
+ *  the exponent, as it must. Below the normal range a floating addition rounds instead: the sum has unit as its
+ *  last place. */
 static inline uint32_t hkt__encode(float value, struct hkt__format f)
 {
     const uint32_t bits = hkt__f32_bits(value), magnitude = bits & 0x7fffffff, sign = bits >> 31 << (f.bits - 1);

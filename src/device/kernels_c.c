@@ -1,11 +1,12 @@
-/* The kernels in plain C: the definition that every vector version must match bit for bit, and what runs on processors
- * without one. All reductions are instances of one loop: the first source enters, the others are combined in order, the
- * result leaves. Elements are read and written as unsigned codes of their size, so nothing can overflow or trap. */
+/* The kernels in plain C: the definition that every vector version must match bit for bit, and what runs on
+ * processors without one. All reductions are instances of one loop: the first source enters, the others are
+ * combined in order, the result leaves. Elements are read and written as unsigned codes of their size, so nothing
+ * can overflow or trap. */
 #include "device/formats.h"
 #include "device/kernels.h"
 
-/* An instance of the loop for elements of type `code`, folded as `value`: value enter(code), value combine(value, value),
- * code leave(value). */
+/* An instance of the loop for elements of type `code`, folded as `value`: value enter(code), value combine(value,
+ * value), code leave(value). */
 #define FOLD(name, code, value, enter, combine, leave)                                                         \
     static void name(void *dst, const void *const *srcs, int nsrcs, size_t count)                              \
     {                                                                                                          \

@@ -1,11 +1,12 @@
 /* The kernels on vectors of VB bytes, in GCC's vector extension; a source file per instruction set defines VB and
- * KERNELS (the name of the table), includes this, and is compiled with that set's flags. Not a header for anyone else.
+ * KERNELS (the name of the table), includes this, and is compiled with that set's flags. A template: it does not
+ * compile alone.
  *
- * One loop serves all. A vector read from a source `enters` as parts: one vector of the same lanes, or two or four of
- * f32 for 16- and 8-bit floats; parts are combined with those of the other sources in registers; and the result leaves as
- * one vector. All work is lane by lane, so a vector may be put together from any bytes. Invariants:
- *  - Every source byte a store may overwrite has been read before (dst may be a source). The last vector of a buffer
- *    overlaps the one before it, so it is computed first and stored last.
+ * One loop serves all. A vector read from a source `enters` as parts: one vector of the same lanes, or two or four
+ * of f32 for 16- and 8-bit floats; parts are combined with those of the other sources in registers; and the result
+ * leaves as one vector. All work is lane by lane, so a vector may be put together from any bytes. Invariants:
+ *  - Every source byte a store may overwrite has been read before (dst may be a source). The last vector of a
+ *    buffer overlaps the one before it, so it is computed first and stored last.
  *  - Nothing outside [0, bytes) is touched.
  *  - The same bits as kernels_c.c. */
 #include "device/formats.h"
@@ -310,7 +311,7 @@ INLINE void map(char *dst, const char *src, const struct parts *factor, size_t b
     store(dst + bytes - VB, last);
 }
 
-#define FOLD(name, element_bytes, shape, enter, combine, leave)                                              \
+#define FOLD(name, element_bytes, shape, enter, combine, leave)                                                \
     static void name(void *dst, const void *const *srcs, int nsrcs, size_t count)                              \
     {                                                                                                          \
         fold(dst, srcs, nsrcs, count * (element_bytes), (struct kernel){enter, combine, leave, shape});        \
@@ -385,10 +386,11 @@ BITWISE_WIDER(band)
 BITWISE_WIDER(bor)
 BITWISE_WIDER(bxor)
 
-/* --- Minimum and maximum of floats: as integers, on the codes ------------------------------------------------------ */
+/* --- Minimum and maximum of floats: as integers, on the codes ----------------------------------------------- */
 
-/* Codes of negative values get their other bits flipped, which makes the order of signed integers the order of values
- * (its own inverse). NaN enters as the value that wins: the positive one is above +inf, the negative one below -inf. */
+/* Codes of negative values get their other bits flipped, which makes the order of signed integers the order of
+ * values (its own inverse). NaN enters as the value that wins: the positive one is above +inf, the negative one
+ * below -inf. */
 #define FLOAT_ORDER(suffix, bits, largest, nan)                                                                \
     INLINE vec key_##suffix(vec code)                                                                          \
     {                                                                                                          \
@@ -427,7 +429,7 @@ FLOAT_ORDER(f8e5m2, 8, 0x7c, 0x7e)
 FLOAT_ORDER(f32, 32, HKT__F32_INF, HKT__F32_NAN)
 FLOAT_ORDER(f64, 64, HKT__F64_INF, HKT__F64_NAN)
 
-/* --- Sum, product and scaling of floats --------------------------------------------------------------------------- */
+/* --- Sum, product and scaling of floats --------------------------------------------------------------------- */
 
 COMBINE(add_f32x1, vf32, x + y)
 COMBINE(mul_f32x1, vf32, x *y)

@@ -1,4 +1,4 @@
-/* Which kernel runs: the instruction sets of this processor, the tables of kernels, and the small-format conversions. */
+/* Which kernel runs: the instruction sets of this processor, and the tables of kernels. */
 #include <stdatomic.h>
 #include <string.h>
 

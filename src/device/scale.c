@@ -1,11 +1,11 @@
-/* Dividing by the number of ranks (AVG) and multiplying by a scalar (pre-multiplied sum). Floats have kernels; integers,
- * which no instruction set divides in vectors, are done here one by one. */
+/* Dividing by the number of ranks (AVG) and multiplying by a scalar (pre-multiplied sum). Floats have kernels;
+ * integers, which no instruction set divides in vectors, are done here one by one. */
 #include "device/formats.h"
 #include "device/kernels.h"
 
 #include <assert.h>
 
-/* Integers of one size. Products wrap: formed in 64 unsigned bits, then cut. n is positive, so no quotient overflows. */
+/* Integers of one size. Products wrap: formed in 64 unsigned bits, then cut. n >= 1: no quotient overflows. */
 #define INTEGERS(bits)                                                                                         \
     static void divide_u##bits(char *x, size_t count, int n)                                                   \
     {                                                                                                          \

@@ -1,7 +1,7 @@
-/* What could break: a code decoded to a wrong value, ties not going to the even code, a carry lost between mantissa and
- * exponent, subnormals flushed or misrounded, the wrong threshold of overflow, a NaN that becomes a number or infinity,
- * a lost sign of zero. All codes are tried; rounding is tried at, just below and just above every boundary, and by a
- * search for the nearest value in double, which shares nothing with the code tested. */
+/* What could break: a code decoded to a wrong value, ties not going to the even code, a carry lost between mantissa
+ * and exponent, subnormals flushed or misrounded, the wrong threshold of overflow, a NaN that becomes a number or
+ * infinity, a lost sign of zero. All codes are tried; rounding is tried at, just below and just above every
+ * boundary, and by a search for the nearest value in double, which shares nothing with the code tested. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>

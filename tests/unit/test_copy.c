@@ -18,8 +18,8 @@ static unsigned char pattern(size_t i)
     return (unsigned char)(i * 131 + (i >> 8) * 17 + 5);
 }
 
-/* Copies `bytes` to a place `to_skew` bytes off a line, from one `from_skew` off; checks all of it and its surroundings.
- * kernels NULL: hkt__copy_bytes. */
+/* Copies `bytes` to a place `to_skew` bytes off a line, from one `from_skew` off; checks all of it and its
+ * surroundings. kernels NULL: hkt__copy_bytes. */
 static void check_copy(const struct hkt__kernels *kernels, size_t bytes, size_t to_skew, size_t from_skew)
 {
     const size_t room = GUARD + 128 + bytes + GUARD;

@@ -1,11 +1,12 @@
-/* What could break: a wrong lane, tail or overlap in one instruction set for one dtype and operation; a source read after
- * dst, which may be that source, was written; a byte touched outside the buffers; a NaN, -0 or subnormal treated
- * differently by a faster version; 16- or 8-bit floats rounded at every source; signed overflow.
+/* What could break: a wrong lane, tail or overlap in one instruction set for one dtype and operation; a source read
+ * after dst, which may be that source, was written; a byte touched outside the buffers; a NaN, -0 or subnormal
+ * treated differently by a faster version; 16- or 8-bit floats rounded at every source; signed overflow.
  *
  * Plain C is compared with arithmetic done here; every other instruction set with plain C, bit for bit. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -16,7 +17,6 @@
 
 #include <cmocka.h>
 
-#include "core/settings.h"
 #include "device/kernels.h"
 
 #define SEED UINT64_C(20260117)
@@ -79,9 +79,11 @@ static uint64_t random_code(enum hkt_dtype dtype)
         return r % 4 == 0 ? (uint64_t)((int64_t)(r >> 8) % 3 - 1) : r % 4 == 1 ? UINT64_C(1) << (r >> 8) % 64 : r;
     if (r % 3 == 0)
         return r >> (64 - l->bits);
-    if (r % 3 == 1)
-        return (l->one + (random_bits() & ((UINT64_C(4) << l->mantissa_bits) - 1)) - (UINT64_C(2) << l->mantissa_bits)) |
-               (r >> 63) << (l->bits - 1);
+    if (r % 3 == 1) { /* up to two binades below one, or above */
+        const uint64_t binade = UINT64_C(1) << l->mantissa_bits;
+
+        return (l->one - 2 * binade + (random_bits() & (4 * binade - 1))) | (r >> 63) << (l->bits - 1);
+    }
     return special_code(l);
 }
 
@@ -96,7 +98,7 @@ static void fill(void *buffer, size_t count, enum hkt_dtype dtype)
     }
 }
 
-/* --- Plain C against arithmetic done here -------------------------------------------------------------------------- */
+/* --- Plain C against arithmetic done here ------------------------------------------------------------------- */
 
 static uint64_t code_at(const void *buffer, size_t i, enum hkt_dtype dtype)
 {
@@ -144,8 +146,8 @@ static uint64_t float_min_max(enum hkt_op op, enum hkt_dtype dtype, uint64_t a, 
     return (x < y) == (op == HKT_MIN) ? a : b;
 }
 
-/* One step of a floating sum or product. In f64 the exact sum of two floats is rounded so finely that rounding it again
- * to f32 gives what f32 arithmetic gives (53 >= 2 * 24 + 2 bits: Figueroa, 1995). */
+/* One step of a floating sum or product. In f64 the exact sum of two floats is rounded so finely that rounding it
+ * again to f32 gives what f32 arithmetic gives (53 >= 2 * 24 + 2 bits: Figueroa, 1995). */
 static double float_step(enum hkt_op op, enum hkt_dtype dtype, double x, double y)
 {
     const double result = op == HKT_PROD ? x * y : x + y;
@@ -228,7 +230,8 @@ static void plain_c_matches_arithmetic(void **state)
                              hkt_op_name((enum hkt_op)op), source_counts[k], hkt_dtype_name((enum hkt_dtype)dtype),
                              (unsigned long long)got, (unsigned long long)want,
                              (unsigned long long)code_at(sources[0], i, (enum hkt_dtype)dtype),
-                             (unsigned long long)code_at(sources[1], i, (enum hkt_dtype)dtype), (unsigned long long)SEED);
+                             (unsigned long long)code_at(sources[1], i, (enum hkt_dtype)dtype),
+                             (unsigned long long)SEED);
             }
         }
     }
@@ -274,7 +277,7 @@ static void kernels_exist_exactly_where_the_operation_is_defined(void **state)
     assert_null(hkt__reduce_get(HKT_SUM, HKT_DTYPE_COUNT, HKT__ISA_C));
 }
 
-/* --- Every instruction set against plain C -------------------------------------------------------------------------- */
+/* --- Every instruction set against plain C ------------------------------------------------------------------ */
 
 static unsigned char areas[SOURCES_MAX][AREA], work[AREA], want_area[AREA];
 
@@ -310,10 +313,11 @@ static void check_call(const struct call *call)
     hkt__reduce_get(call->op, call->dtype, call->isa)(work + at, srcs, call->nsrcs, call->count);
     for (size_t i = 0; i < at + bytes + GUARD; ++i) {
         if (work[i] != want_area[i])
-            fail_msg("%s of %d x %zu %s, %s, skew %zu, dst is %d: byte %td of %zu is 0x%02x, plain C gives 0x%02x (seed %llu)",
+            fail_msg("%s of %d x %zu %s, %s, skew %zu, dst is source %d: byte %td of %zu is 0x%02x, plain C gives "
+                     "0x%02x (seed %llu)",
                      hkt_op_name(call->op), call->nsrcs, call->count, hkt_dtype_name(call->dtype),
-                     hkt__isa_name(call->isa), call->skew, call->alias, (ptrdiff_t)(i - at), bytes, work[i], want_area[i],
-                     (unsigned long long)SEED);
+                     hkt__isa_name(call->isa), call->skew, call->alias, (ptrdiff_t)(i - at), bytes, work[i],
+                     want_area[i], (unsigned long long)SEED);
     }
 }
 
@@ -384,7 +388,8 @@ static void every_pair_of_small_floats_gives_the_bits_of_plain_c(void **state)
         if (l == NULL || l->bits > 16)
             continue;
         for (int round = 0; round < (l->bits == 8 ? 1 : 24); ++round) {
-            const uint16_t other = round % 2 == 0 ? (uint16_t)special_code(l) : (uint16_t)random_code((enum hkt_dtype)dtype);
+            const uint64_t any = random_code((enum hkt_dtype)dtype);
+            const uint16_t other = (uint16_t)(round % 2 == 0 ? special_code(l) : any);
 
             for (uint32_t i = 0; i < 65536; ++i) {
                 const uint16_t code = (uint16_t)i;

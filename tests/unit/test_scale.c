@@ -1,6 +1,6 @@
 /* What could break: integer division that rounds instead of truncating or mishandles a sign or the smallest value;
- * products of small integers that overflow int; small floats divided in their own precision or rounded twice; a lane or
- * tail of a vector version; the instruction set asked for not the one used. */
+ * products of small integers that overflow int; small floats divided in their own precision or rounded twice; a
+ * lane or tail of a vector version; the instruction set asked for not the one used. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -97,8 +97,8 @@ static void all_small_counts_in_place_and_unaligned(void **state)
     }
 }
 
-/* The division itself, against arithmetic: in f64 for small floats, whose quotient then rounds once more to f32 without
- * harm (see test_reduce.c). */
+/* The division itself, against arithmetic: in f64 for small floats, whose quotient then rounds once more to f32
+ * without harm (see test_reduce.c). */
 static void floats_divide_and_multiply_in_f32(void **state)
 {
     static uint16_t x[65536], y[65536];
