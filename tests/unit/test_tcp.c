@@ -1,6 +1,7 @@
 /* tcp between two instances of this process, on loopback. What could break: a wrong address that is never left; frames cut
  * anywhere by the network; a damaged header believed; a peer that is gone and not named; words lost at closing; descriptors
  * that leak or run out silently; a failed allocation that loses a connection. */
+#include <pthread.h>
 #include <sys/resource.h>
 
 #include "tcp_pair.h"
@@ -516,6 +517,84 @@ static void every_failed_allocation_is_reported(void **state)
     assert_true(failures >= 4);
 }
 
+/* ---- several threads ---- */
+
+enum { DOMS = 4, ROUNDS = 40 };
+
+struct worker {
+    struct pair *pair;
+    struct hkt__tp_dom *dom;
+    int rank;
+    pthread_t thread;
+};
+
+/* Open a channel and pass numbers to and fro; NULL when all went well. cmocka's asserts are for the main thread. */
+static void *work(void *data)
+{
+    const struct worker *worker = data;
+    const struct hkt__tp_ops *ops = worker->pair->ops;
+    const int64_t end_ns = deadline();
+    struct hkt__chan *tx, *rx;
+    enum hkt_status status;
+
+    while ((status = ops->chan_open(worker->dom, 1 - worker->rank, 0, &tx, &rx)) == HKT_IN_PROGRESS && hkt__now_ns() < end_ns)
+        ops->park(worker->dom, 100000000);
+    for (int i = 0; i < ROUNDS && status == HKT_OK; i++) {
+        const struct hkt__stamp stamp = {.op_seq = (uint32_t)i};
+        struct hkt__room room;
+        struct hkt__view view;
+
+        if (tx->ops->tx_begin(tx, sizeof i, &room) != HKT_OK)
+            return data;
+        memcpy(room.data, &i, sizeof i);
+        if (tx->ops->tx_end(tx, sizeof i, &stamp) != HKT_OK)
+            return data;
+        while ((status = rx->ops->rx_begin(rx, &view)) == HKT_AGAIN && hkt__now_ns() < end_ns)
+            ops->park(worker->dom, 100000000);
+        if (status != HKT_OK || view.bytes != sizeof i || memcmp(view.data, &i, sizeof i) != 0)
+            return data;
+        rx->ops->rx_end(rx);
+    }
+    return status == HKT_OK ? NULL : data;
+}
+
+static void domains_open_from_several_threads(void **state)
+{
+    static const unsigned char use[2] = {1, 1};
+    struct pair *pair = pair_new("127.0.0.1");
+    struct worker workers[DOMS][2];
+    int failures = 0;
+
+    (void)state;
+    for (int i = 0; i < DOMS; i++) {
+        unsigned char blobs[2 * HKT__TP_BLOB_MAX];
+        size_t bytes[2];
+
+        for (int rank = 0; rank < 2; rank++) {
+            const struct hkt__tp_members members = {.comm_id = 20 + (uint32_t)i, .nranks = 2, .rank = rank,
+                                                    .job_ranks = pair->job_ranks, .lanes = 1};
+
+            workers[i][rank] = (struct worker){.pair = pair, .rank = rank};
+            assert_int_equal(pair->ops->dom_open(pair->sides[rank].tp, &members, &workers[i][rank].dom,
+                                                 blobs + rank * HKT__TP_BLOB_MAX, &bytes[rank]), HKT_OK);
+        }
+        for (int rank = 0; rank < 2; rank++)
+            assert_int_equal(pair->ops->dom_connect(workers[i][rank].dom, blobs, bytes, use), HKT_OK);
+    }
+    for (int k = 0; k < 2 * DOMS; k++)
+        assert_int_equal(pthread_create(&workers[k / 2][k % 2].thread, NULL, work, &workers[k / 2][k % 2]), 0);
+    for (int k = 0; k < 2 * DOMS; k++) {
+        void *failed;
+
+        assert_int_equal(pthread_join(workers[k / 2][k % 2].thread, &failed), 0);
+        failures += failed != NULL;
+    }
+    assert_int_equal(failures, 0);
+    for (int k = 0; k < 2 * DOMS; k++)
+        pair->ops->dom_close(workers[k / 2][k % 2].dom);
+    pair_free(pair);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -536,6 +615,7 @@ int main(void)
         cmocka_unit_test(the_end_within_a_frame_is_peer_lost),
         cmocka_unit_test(no_descriptor_left_names_the_mend),
         cmocka_unit_test(only_open_channels_cost_descriptors),
+        cmocka_unit_test(domains_open_from_several_threads),
         cmocka_unit_test(every_failed_allocation_is_reported),
     };
 
