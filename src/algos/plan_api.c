@@ -39,8 +39,8 @@ static enum hkt_status find(enum hkt_coll coll, const char *name, int nranks, in
     if (algo == NULL)
         return HKT_ERR_INVALID;
     if (nranks < 1 || nranks > HKT_RANKS_MAX)
-        return hkt__fail(HKT_ERR_INVALID, "%s %s: the number of ranks, %d, is not in [1, %d]", hkt_coll_name(coll), name,
-                         nranks, HKT_RANKS_MAX);
+        return hkt__fail(HKT_ERR_INVALID, "%s %s: the number of ranks, %d, is not in [1, %d]", hkt_coll_name(coll),
+                         name, nranks, HKT_RANKS_MAX);
     const char *why = algo->restriction != NULL ? algo->restriction(nranks, in_place != 0) : "";
 
     if (why[0] != '\0')

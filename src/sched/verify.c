@@ -13,7 +13,7 @@
 /* Exact sets cost nranks / 8 bytes a cell: at 256 ranks the largest rows need about 10 MB, at 1024 a gigabyte. */
 #define EXACT_RANKS_DEFAULT 256
 
-enum hkt_status hkt__vrf_fail(struct hkt__vrf *v, const char *format, ...)
+enum hkt_status hkt__proof_fail(struct hkt__proof *v, const char *format, ...)
 {
     const struct hkt__sched *sched = v->scheds[0];
     char *text = v->report->failure;
@@ -30,15 +30,15 @@ enum hkt_status hkt__vrf_fail(struct hkt__vrf *v, const char *format, ...)
     return hkt__fail(HKT_ERR_BUG, "%s", text);
 }
 
-enum hkt_status hkt__vrf_nomem(void)
+enum hkt_status hkt__proof_nomem(void)
 {
     return hkt__fail(HKT_ERR_NOMEM, "no memory to verify a schedule; fewer ranks need less");
 }
 
 static bool belong_together(const struct hkt__sched *a, const struct hkt__sched *b)
 {
-    return b->coll == a->coll && strcmp(b->algo, a->algo) == 0 && b->nranks == a->nranks && b->root == a->root &&
-           b->in_place == a->in_place && b->cuts == a->cuts && b->uniform_blocks == a->uniform_blocks;
+    return b->coll == a->coll && strcmp(b->algo, a->algo) == 0 && b->nranks == a->nranks && b->root == a->root
+           && b->in_place == a->in_place && b->cuts == a->cuts && b->uniform_blocks == a->uniform_blocks;
 }
 
 static enum hkt_status check_together(struct hkt__sched *const *scheds, int nranks, int64_t *out_nsteps)
@@ -51,8 +51,10 @@ static enum hkt_status check_together(struct hkt__sched *const *scheds, int nran
         if (scheds[r] == NULL || scheds[r]->algo == NULL)
             return hkt__fail(HKT_ERR_INVALID, "verify: the schedule of rank %d is missing", r);
         if (scheds[r]->rank != r || scheds[r]->nranks != nranks || !belong_together(scheds[0], scheds[r]))
-            return hkt__fail(HKT_ERR_INVALID, "verify: the schedule at index %d is not rank %d of %d of the same collective, "
-                             "algorithm, root and grid as rank 0's", r, r, nranks);
+            return hkt__fail(HKT_ERR_INVALID,
+                             "verify: the schedule at index %d is not rank %d of %d of the same collective, "
+                             "algorithm, root and grid as rank 0's",
+                             r, r, nranks);
         if (scheds[r]->cuts < 1 || scheds[r]->nsteps < 0)
             return hkt__fail(HKT_ERR_INVALID, "verify: the schedule of rank %d has %d cuts and %d steps", r,
                              (int)scheds[r]->cuts, (int)scheds[r]->nsteps);
@@ -67,7 +69,7 @@ static enum hkt_status check_together(struct hkt__sched *const *scheds, int nran
     return HKT_OK;
 }
 
-static enum hkt_status init(struct hkt__vrf *v)
+static enum hkt_status init(struct hkt__proof *v)
 {
     const size_t nranks = (size_t)v->nranks, nsteps = (size_t)v->nsteps;
 
@@ -79,8 +81,9 @@ static enum hkt_status init(struct hkt__vrf *v)
     v->queue = hkt__calloc(nsteps, sizeof *v->queue);
     v->before = hkt__calloc(nsteps, sizeof *v->before);
     v->order = hkt__calloc(nsteps, sizeof *v->order);
-    if (v->base == NULL || v->home == NULL || v->own_home == NULL || v->rank_of == NULL || v->match == NULL || v->queue == NULL || v->before == NULL || v->order == NULL)
-        return hkt__vrf_nomem();
+    if (v->base == NULL || v->home == NULL || v->own_home == NULL || v->rank_of == NULL || v->match == NULL
+        || v->queue == NULL || v->before == NULL || v->order == NULL)
+        return hkt__proof_nomem();
     for (int32_t r = 0; r < v->nranks; r++) {
         const int32_t first = v->base[r], count = v->scheds[r]->nsteps;
 
@@ -93,7 +96,7 @@ static enum hkt_status init(struct hkt__vrf *v)
     return HKT_OK;
 }
 
-static void fini(struct hkt__vrf *v)
+static void fini(struct hkt__proof *v)
 {
     hkt__free(v->base);
     hkt__free(v->home);
@@ -129,7 +132,7 @@ static int64_t chunks_moved(const struct hkt__sched *sched)
     return chunks;
 }
 
-static void count_volume(struct hkt__vrf *v)
+static void count_volume(struct hkt__proof *v)
 {
     for (int32_t r = 0; r < v->nranks; r++) {
         const int64_t chunks = chunks_moved(v->scheds[r]);
@@ -142,13 +145,13 @@ static void count_volume(struct hkt__vrf *v)
 enum hkt_status hkt__verify(struct hkt__sched *const *scheds, int nranks, int exact_ranks_max,
                             struct hkt_verify_report *out_report)
 {
-    static enum hkt_status (*const stages[])(struct hkt__vrf *) = {
-        hkt__vrf_form, hkt__vrf_match, hkt__vrf_order, hkt__vrf_values, hkt__vrf_races, hkt__vrf_barrier,
+    static enum hkt_status (*const stages[])(struct hkt__proof *) = {
+        hkt__proof_form, hkt__proof_match, hkt__proof_order, hkt__proof_values, hkt__proof_races, hkt__proof_barrier,
     };
     const int64_t start_ns = hkt__now_ns();
     const int exact_max = exact_ranks_max < 0 ? EXACT_RANKS_DEFAULT : exact_ranks_max;
     struct hkt_verify_report report = { .nranks = nranks };
-    struct hkt__vrf v = { .scheds = scheds, .nranks = nranks, .report = &report };
+    struct hkt__proof v = { .scheds = scheds, .nranks = nranks, .report = &report };
     int64_t nsteps = 0;
     enum hkt_status rc = check_together(scheds, nranks, &nsteps);
 

@@ -4,7 +4,7 @@
 #include "sched/verify_int.h"
 
 struct form {
-    struct hkt__vrf *v;
+    struct hkt__proof *v;
     int32_t rank;
     const struct hkt__sched *sched;
     /* Per cell of a rank: serial << 32 | piece, for the operand with that serial which writes it. */
@@ -17,15 +17,15 @@ static const struct {
     int8_t args_min, args_max; /* -1: any number */
     bool has_peer, has_dst;
 } kinds[HKT__STEP_KIND_COUNT] = {
-    [HKT__SEND] = { 1, 1, true, false },        [HKT__RECV] = { 0, 0, true, true },
-    [HKT__RECV_REDUCE] = { 1, 1, true, true },  [HKT__COPY] = { 1, 1, false, true },
-    [HKT__REDUCE] = { 1, -1, false, true },     [HKT__WRITE] = { 2, -1, false, false },
-    [HKT__SIGNAL] = { 0, 0, true, true },       [HKT__WAIT] = { 0, 0, true, true },
+    [HKT__SEND] = { 1, 1, true, false },       [HKT__RECV] = { 0, 0, true, true },
+    [HKT__RECV_REDUCE] = { 1, 1, true, true }, [HKT__COPY] = { 1, 1, false, true },
+    [HKT__REDUCE] = { 1, -1, false, true },    [HKT__WRITE] = { 2, -1, false, false },
+    [HKT__SIGNAL] = { 0, 0, true, true },      [HKT__WAIT] = { 0, 0, true, true },
 };
 
 static enum hkt_status fail_at(const struct form *f, int32_t index, const char *why)
 {
-    return hkt__vrf_fail(f->v, "rank %d step %d: %s", (int)f->rank, (int)index, why);
+    return hkt__proof_fail(f->v, "rank %d step %d: %s", (int)f->rank, (int)index, why);
 }
 
 /* What can be said without following any index. */
@@ -38,7 +38,8 @@ static const char *header_defect(const struct form *f, int32_t index)
         return "no such kind of step";
     if (s->lane >= sched->nlanes)
         return "the lane is out of range";
-    if (s->arg_count < kinds[s->kind].args_min || (kinds[s->kind].args_max >= 0 && s->arg_count > kinds[s->kind].args_max))
+    if (s->arg_count < kinds[s->kind].args_min
+        || (kinds[s->kind].args_max >= 0 && s->arg_count > kinds[s->kind].args_max))
         return "too many or too few arguments for its kind";
     if (s->arg_first < 0 || s->arg_first > sched->nargs - s->arg_count)
         return "arguments beyond the schedule's table";
@@ -67,8 +68,9 @@ static const char *operand_defect(const struct form *f, int32_t rank, const stru
                                       : "an operand beyond the chunks of its buffer";
     if (x->like.modulus > hkt__buf_chunks(holder, (enum hkt__buf)x->like_buf))
         return "an operand whose sizes are those of chunks that do not exist";
-    if (x->buf != HKT__SCRATCH && (x->buf != x->like_buf || x->at.start != x->like.start ||
-                                   x->at.stride != x->like.stride || x->at.modulus != x->like.modulus))
+    if (x->buf != HKT__SCRATCH
+        && (x->buf != x->like_buf || x->at.start != x->like.start || x->at.stride != x->like.stride
+            || x->at.modulus != x->like.modulus))
         return "an operand outside scratch that takes its sizes from elsewhere";
     return NULL;
 }
@@ -97,14 +99,15 @@ static bool sizes_agree(const struct form *f, const struct hkt__arg *x, const st
 {
     const struct hkt__span *a = &x->x.like, *b = &y->x.like;
 
-    if (x->x.count == 0 || (x->rank == y->rank && x->x.like_buf == y->x.like_buf && a->start == b->start &&
-                            a->stride == b->stride && a->modulus == b->modulus))
+    if (x->x.count == 0
+        || (x->rank == y->rank && x->x.like_buf == y->x.like_buf && a->start == b->start && a->stride == b->stride
+            && a->modulus == b->modulus))
         return true;
     struct hkt__walk walk_x = hkt__walk_start(a), walk_y = hkt__walk_start(b);
 
     for (int32_t i = 0; i < x->x.count; i++)
-        if (hkt__vrf_class(f->v, x->rank, &x->x, hkt__walk_next(&walk_x)) !=
-            hkt__vrf_class(f->v, y->rank, &y->x, hkt__walk_next(&walk_y)))
+        if (hkt__proof_class(f->v, x->rank, &x->x, hkt__walk_next(&walk_x))
+            != hkt__proof_class(f->v, y->rank, &y->x, hkt__walk_next(&walk_y)))
             return false;
     return true;
 }
@@ -115,7 +118,7 @@ static bool all_sizes_agree(const struct form *f, const struct hkt__step *s)
     const struct hkt__arg dst = { f->rank, s->dst };
     const struct hkt__arg *first = kinds[s->kind].has_dst ? &dst : args;
 
-    if (hkt__vrf_one_size(f->v))
+    if (hkt__proof_one_size(f->v))
         return true;
     for (int32_t i = 0; i < s->arg_count; i++)
         if (!sizes_agree(f, first, &args[i]))
@@ -131,16 +134,16 @@ static bool is_writable(const struct form *f, int32_t rank, const struct hkt__op
 
     if (x->buf != HKT__IN)
         return true;
-    if (home[HKT__IN] == HKT__VRF_CONST)
+    if (home[HKT__IN] == HKT__PROOF_CONST)
         return false;
-    return holder->coll == HKT_REDUCE_SCATTER || holder->coll == HKT_REDUCE_SCATTER_V ||
-           (cell >= home[HKT__OUT] && cell < home[HKT__OUT] + hkt__buf_chunks(holder, HKT__OUT));
+    return holder->coll == HKT_REDUCE_SCATTER || holder->coll == HKT_REDUCE_SCATTER_V
+           || (cell >= home[HKT__OUT] && cell < home[HKT__OUT] + hkt__buf_chunks(holder, HKT__OUT));
 }
 
 /* Note the cells that the operand writes. NULL or what is wrong. */
 static const char *mark_written(struct form *f, int32_t rank, const struct hkt__operand *x)
 {
-    const struct hkt__vrf *v = f->v;
+    const struct hkt__proof *v = f->v;
     const int64_t home = v->home[(int64_t)rank * HKT__BUF_COUNT + x->buf];
 
     f->serial++;
@@ -166,10 +169,10 @@ static const char *mark_written(struct form *f, int32_t rank, const struct hkt__
  * the order of pieces. Both are memory of `rank`. */
 static bool overlaps_shifted(const struct form *f, int32_t rank, const struct hkt__operand *x)
 {
-    const struct hkt__vrf *v = f->v;
+    const struct hkt__proof *v = f->v;
     const int64_t home = v->home[(int64_t)rank * HKT__BUF_COUNT + x->buf];
 
-    if (x->count == 0 || home == HKT__VRF_CONST)
+    if (x->count == 0 || home == HKT__PROOF_CONST)
         return false;
     struct hkt__walk walk = hkt__walk_start(&x->at);
 
@@ -206,8 +209,8 @@ static const char *overlap_defect(struct form *f, const struct hkt__step *s)
 
 static bool is_same_operand(const struct hkt__operand *x, const struct hkt__operand *y)
 {
-    return x->buf == y->buf && x->count == y->count && x->at.start == y->at.start && x->at.stride == y->at.stride &&
-           x->at.modulus == y->at.modulus;
+    return x->buf == y->buf && x->count == y->count && x->at.start == y->at.start && x->at.stride == y->at.stride
+           && x->at.modulus == y->at.modulus;
 }
 
 /* fused links a receive with the later send of what it brought; both ends name each other. */
@@ -238,12 +241,12 @@ static enum hkt_status check_step(struct form *f, int32_t index)
     if (why == NULL && !is_fuse_sound(f, index))
         why = "it is fused with a step that does not fit";
     if (why != NULL)
-        return hkt__vrf_fail(f->v, "%s: %s", hkt__vrf_step_text(f->v, f->v->base[f->rank] + index).s, why);
+        return hkt__proof_fail(f->v, "%s: %s", hkt__proof_step_text(f->v, f->v->base[f->rank] + index).s, why);
     return HKT_OK;
 }
 
 /* Where the cells of each buffer lie. Returns the cells of the largest rank, or -1 when a schedule's grid is wrong. */
-static int64_t lay_out(struct hkt__vrf *v)
+static int64_t lay_out(struct hkt__proof *v)
 {
     int64_t cells_max = 0;
 
@@ -253,16 +256,16 @@ static int64_t lay_out(struct hkt__vrf *v)
         int32_t blocks[2];
 
         hkt__coll_blocks(sched->coll, sched->nranks, r, sched->root, blocks);
-        if (sched->blocks[HKT__IN] != blocks[HKT__IN] || sched->blocks[HKT__OUT] != blocks[HKT__OUT] ||
-            sched->scratch_chunks < 0 || sched->scratch_chunks != v->scheds[0]->scratch_chunks || sched->nlanes < 1 ||
-            sched->nlanes > HKT__LANES_MAX)
+        if (sched->blocks[HKT__IN] != blocks[HKT__IN] || sched->blocks[HKT__OUT] != blocks[HKT__OUT]
+            || sched->scratch_chunks < 0 || sched->scratch_chunks != v->scheds[0]->scratch_chunks || sched->nlanes < 1
+            || sched->nlanes > HKT__LANES_MAX)
             return -1;
         if (sched->in_place && blocks[HKT__IN] > 0 && blocks[HKT__OUT] > 0) {
             for (int buf = 0; buf < HKT__BUF_COUNT; buf++)
                 home[buf] = own + hkt__cell_base(sched, (enum hkt__buf)buf);
             cells = hkt__cell_count(sched);
         } else {
-            home[HKT__IN] = HKT__VRF_CONST;
+            home[HKT__IN] = HKT__PROOF_CONST;
             home[HKT__OUT] = own;
             home[HKT__SCRATCH] = own + hkt__buf_chunks(sched, HKT__OUT);
             cells = hkt__buf_chunks(sched, HKT__OUT) + sched->scratch_chunks;
@@ -273,18 +276,19 @@ static int64_t lay_out(struct hkt__vrf *v)
     return cells_max;
 }
 
-enum hkt_status hkt__vrf_form(struct hkt__vrf *v)
+enum hkt_status hkt__proof_form(struct hkt__proof *v)
 {
     const int64_t cells_max = lay_out(v);
     struct form f = { .v = v };
     enum hkt_status rc = HKT_OK;
 
     if (cells_max < 0)
-        return hkt__vrf_fail(v, "a rank's blocks, lanes or scratch slots are not those of the collective, or not the same on "
-                             "all ranks");
+        return hkt__proof_fail(
+            v, "a rank's blocks, lanes or scratch slots are not those of the collective, or not the same on "
+               "all ranks");
     f.marks = hkt__calloc((size_t)cells_max, sizeof *f.marks);
     if (f.marks == NULL)
-        return hkt__vrf_nomem();
+        return hkt__proof_nomem();
     for (f.rank = 0; f.rank < v->nranks && rc == HKT_OK; f.rank++) {
         f.sched = v->scheds[f.rank];
         for (int32_t i = 0; i < f.sched->nsteps && rc == HKT_OK; i++)

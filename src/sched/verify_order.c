@@ -1,24 +1,25 @@
-/* Stage 3: no deadlock, even when no message is ever buffered. A SEND and its receive are one event that needs both ends
- * to be ready; a SIGNAL needs only its sender; queues and dependencies order the rest. Such a network is determinate:
- * running it once, in any order, shows whether it ever stops (Kahn; Siegel and Avrunin for the rendezvous). The run's
- * order is kept for the stages after this one, and its longest chain of messages is the number of rounds. */
+/* Stage 3: no deadlock, even when no message is ever buffered. A SEND and its receive are one event that needs both
+ * ends to be ready; a SIGNAL needs only its sender; queues and dependencies order the rest. Such a network is
+ * determinate: running it once, in any order, shows whether it ever stops (Kahn; Siegel and Avrunin for the
+ * rendezvous). The run's order is kept for the stages after this one, and its longest chain of messages is the number
+ * of rounds. */
 #include "core/mem.h"
 #include "sched/verify_int.h"
 
 #include <stdio.h>
 
 struct run {
-    struct hkt__vrf *v;
+    struct hkt__proof *v;
     int32_t *pending;    /* per step: what it still waits for, besides the other end of a SEND or receive */
     int32_t *after;      /* per step: the next one of its queue, -1: none */
     int32_t *succ_first; /* [nsteps + 1] steps that depend on a step: succ[succ_first[step]..) */
     int32_t *succ;
-    int32_t *level;      /* per step: messages on the longest chain up to its end */
-    int32_t *last_of;    /* per queue key of one rank: last step so far, plus 1 */
+    int32_t *level;   /* per step: messages on the longest chain up to its end */
+    int32_t *last_of; /* per queue key of one rank: last step so far, plus 1 */
     int32_t ndone;
 };
 
-static int64_t queue_key(const struct hkt__vrf *v, const struct hkt__step *s)
+static int64_t queue_key(const struct hkt__proof *v, const struct hkt__step *s)
 {
     const int64_t lanes = HKT__LANES_MAX;
 
@@ -31,23 +32,23 @@ static int64_t queue_key(const struct hkt__vrf *v, const struct hkt__step *s)
 
 static enum hkt_status init(struct run *run)
 {
-    struct hkt__vrf *v = run->v;
+    struct hkt__proof *v = run->v;
     const size_t nsteps = (size_t)v->nsteps;
     int64_t ndeps = 0;
 
     for (int32_t i = 0; i < v->nsteps; i++)
-        ndeps += hkt__vrf_step(v, i)->dep_count;
+        ndeps += hkt__proof_step(v, i)->dep_count;
     if (ndeps > INT32_MAX)
-        return hkt__vrf_nomem();
+        return hkt__proof_nomem();
     run->pending = hkt__calloc(nsteps, sizeof *run->pending);
     run->after = hkt__calloc(nsteps, sizeof *run->after);
     run->succ_first = hkt__calloc(nsteps + 1, sizeof *run->succ_first);
     run->succ = hkt__calloc((size_t)ndeps, sizeof *run->succ);
     run->level = hkt__calloc(nsteps, sizeof *run->level);
     run->last_of = hkt__calloc(((size_t)v->nranks * 2 + 1) * HKT__LANES_MAX, sizeof *run->last_of);
-    if (run->pending == NULL || run->after == NULL || run->succ_first == NULL || run->succ == NULL ||
-        run->level == NULL || run->last_of == NULL)
-        return hkt__vrf_nomem();
+    if (run->pending == NULL || run->after == NULL || run->succ_first == NULL || run->succ == NULL || run->level == NULL
+        || run->last_of == NULL)
+        return hkt__proof_nomem();
     return HKT_OK;
 }
 
@@ -63,12 +64,12 @@ static void fini(struct run *run)
 
 static void find_queues(struct run *run)
 {
-    struct hkt__vrf *v = run->v;
+    struct hkt__proof *v = run->v;
     int32_t nqueues = 0;
 
     for (int32_t r = 0; r < v->nranks; r++) {
         for (int32_t i = v->base[r]; i < v->base[r + 1]; i++) {
-            int32_t *last = &run->last_of[queue_key(v, hkt__vrf_step(v, i))];
+            int32_t *last = &run->last_of[queue_key(v, hkt__proof_step(v, i))];
 
             v->before[i] = *last - 1;
             run->after[i] = -1;
@@ -78,18 +79,18 @@ static void find_queues(struct run *run)
             *last = i + 1;
         }
         for (int32_t i = v->base[r]; i < v->base[r + 1]; i++)
-            run->last_of[queue_key(v, hkt__vrf_step(v, i))] = 0;
+            run->last_of[queue_key(v, hkt__proof_step(v, i))] = 0;
     }
 }
 
 /* The reverse of the dependencies, and how much each step waits for. */
 static void find_successors(struct run *run)
 {
-    const struct hkt__vrf *v = run->v;
+    const struct hkt__proof *v = run->v;
 
     for (int32_t i = 0; i < v->nsteps; i++) {
-        const struct hkt__step *s = hkt__vrf_step(v, i);
-        const int32_t *deps = hkt__vrf_sched(v, i)->deps + s->dep_first;
+        const struct hkt__step *s = hkt__proof_step(v, i);
+        const int32_t *deps = hkt__proof_sched(v, i)->deps + s->dep_first;
 
         run->pending[i] = s->dep_count + (v->before[i] >= 0) + (s->kind == HKT__WAIT);
         for (int32_t k = 0; k < s->dep_count; k++)
@@ -100,8 +101,8 @@ static void find_successors(struct run *run)
     const int32_t nsucc = run->succ_first[v->nsteps];
 
     for (int32_t i = v->nsteps - 1; i >= 0; i--) {
-        const struct hkt__step *s = hkt__vrf_step(v, i);
-        const int32_t *deps = hkt__vrf_sched(v, i)->deps + s->dep_first;
+        const struct hkt__step *s = hkt__proof_step(v, i);
+        const int32_t *deps = hkt__proof_sched(v, i)->deps + s->dep_first;
 
         for (int32_t k = 0; k < s->dep_count; k++)
             run->succ[--run->succ_first[v->base[v->rank_of[i]] + deps[k] + 1]] = i;
@@ -122,8 +123,8 @@ static void finish(struct run *run, int32_t step)
 /* Nothing local holds the step back any more. */
 static void become_ready(struct run *run, int32_t step)
 {
-    const struct hkt__vrf *v = run->v;
-    const int kind = hkt__vrf_step(v, step)->kind;
+    const struct hkt__proof *v = run->v;
+    const int kind = hkt__proof_step(v, step)->kind;
 
     if (kind != HKT__SEND && kind != HKT__RECV && kind != HKT__RECV_REDUCE) {
         finish(run, step);
@@ -151,11 +152,11 @@ static void release(struct run *run, int32_t step, int32_t level)
 
 static void run_all(struct run *run)
 {
-    const struct hkt__vrf *v = run->v;
+    const struct hkt__proof *v = run->v;
 
     for (int32_t i = 0; i < v->nsteps; i++) {
         /* Both ends of a pair may be ready from the start: let the SEND, or the only one that is ready, call. */
-        const int kind = hkt__vrf_step(v, i)->kind;
+        const int kind = hkt__proof_step(v, i)->kind;
         const bool is_second = (kind == HKT__RECV || kind == HKT__RECV_REDUCE) && run->pending[v->match[i]] == 0;
 
         if (run->pending[i] == 0 && !is_second)
@@ -168,7 +169,7 @@ static void run_all(struct run *run)
             release(run, run->after[step], run->level[step]);
         for (int32_t k = run->succ_first[step]; k < run->succ_first[step + 1]; k++)
             release(run, run->succ[k], run->level[step]);
-        if (hkt__vrf_step(v, step)->kind == HKT__SIGNAL)
+        if (hkt__proof_step(v, step)->kind == HKT__SIGNAL)
             release(run, v->match[step], run->level[step] + 1);
     }
 }
@@ -177,17 +178,17 @@ static void run_all(struct run *run)
 
 static int32_t local_blocker(const struct run *run, int32_t step, int32_t k)
 {
-    const struct hkt__vrf *v = run->v;
-    const struct hkt__step *s = hkt__vrf_step(v, step);
+    const struct hkt__proof *v = run->v;
+    const struct hkt__step *s = hkt__proof_step(v, step);
 
-    return k == 0 ? v->before[step] : v->base[v->rank_of[step]] + hkt__vrf_sched(v, step)->deps[s->dep_first + k - 1];
+    return k == 0 ? v->before[step] : v->base[v->rank_of[step]] + hkt__proof_sched(v, step)->deps[s->dep_first + k - 1];
 }
 
 /* The k-th thing that the step waits for, done or not (-1: none there); false when there are no more than k. */
 static bool blocker(const struct run *run, int32_t step, int32_t k, int32_t *out_step)
 {
-    const struct hkt__vrf *v = run->v;
-    const struct hkt__step *s = hkt__vrf_step(v, step);
+    const struct hkt__proof *v = run->v;
+    const struct hkt__step *s = hkt__proof_step(v, step);
     const int32_t peer = v->match[step];
 
     if (k <= s->dep_count) {
@@ -199,7 +200,7 @@ static bool blocker(const struct run *run, int32_t step, int32_t k, int32_t *out
         *out_step = peer;
         return true;
     }
-    if (peer < 0 || s->kind == HKT__WAIT || s->kind == HKT__SIGNAL || k > hkt__vrf_step(v, peer)->dep_count)
+    if (peer < 0 || s->kind == HKT__WAIT || s->kind == HKT__SIGNAL || k > hkt__proof_step(v, peer)->dep_count)
         return false;
     *out_step = local_blocker(run, peer, k); /* the other end is not ready for this reason */
     return true;
@@ -236,7 +237,7 @@ static void shortest_cycle(struct run *run, int32_t start, int32_t *queue, int32
 
 static enum hkt_status fail_cycle(struct run *run)
 {
-    struct hkt__vrf *v = run->v;
+    struct hkt__proof *v = run->v;
     int32_t *queue = run->succ_first, *from = run->level; /* no longer needed for the run */
     int32_t start = 0;
     char text[400] = "";
@@ -253,14 +254,14 @@ static enum hkt_status fail_cycle(struct run *run)
 
     do {
         if (used >= 0 && (size_t)used < sizeof text)
-            used += snprintf(text + used, sizeof text - (size_t)used, "%s, which holds up ",
-                             hkt__vrf_step_text(v, at).s);
+            used +=
+                snprintf(text + used, sizeof text - (size_t)used, "%s, which holds up ", hkt__proof_step_text(v, at).s);
         at = from[at];
     } while (at != start);
-    return hkt__vrf_fail(v, "deadlock: %sthe first again", text);
+    return hkt__proof_fail(v, "deadlock: %sthe first again", text);
 }
 
-enum hkt_status hkt__vrf_order(struct hkt__vrf *v)
+enum hkt_status hkt__proof_order(struct hkt__proof *v)
 {
     struct run run = { .v = v };
     enum hkt_status rc = init(&run);

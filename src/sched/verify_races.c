@@ -1,10 +1,11 @@
-/* Stages 5 and 6: happens-before. Its edges are the queues, the dependencies, and every message from its sending step to
- * its receiving one; never back, since a SEND may be buffered. Memory of a peer is used only between two messages: one
- * that comes, however far round, from its owner, and (IN and OUT) one that goes back.
+/* Stages 5 and 6: happens-before. Its edges are the queues, the dependencies, and every message from its sending step
+ * to its receiving one; never back, since a SEND may be buffered. Memory of a peer is used only between two messages:
+ * one that comes, however far round, from its owner, and (IN and OUT) one that goes back.
  *
- * The pairs noted while values were computed are searched in full: each first step gets a bit, and the bits flow through
- * the steps in order, BATCH at a time, from the earliest first step to the last step that any of them must reach. For a
- * plan of n steps that is n^2 / BATCH visits at worst; conflicts are usually close, and most need no search at all. */
+ * The pairs noted while values were computed are searched in full: each first step gets a bit, and the bits flow
+ * through the steps in order, BATCH at a time, from the earliest first step to the last step that any of them must
+ * reach. For a plan of n steps that is n^2 / BATCH visits at worst; conflicts are usually close, and most need no
+ * search at all. */
 #include "core/mem.h"
 #include "sched/verify_int.h"
 
@@ -23,7 +24,7 @@ struct mask {
 };
 
 struct search {
-    struct hkt__vrf *v;
+    struct hkt__proof *v;
     int64_t visits;
     int32_t *place;           /* per step: its index in order */
     struct mask *masks;       /* per place from `from` on: bits that have reached the end of the step there */
@@ -31,12 +32,12 @@ struct search {
     struct mask *start, *end; /* per rank: bits that all its steps have; bits that have reached any of its steps */
 };
 
-static bool is_step(const struct hkt__vrf *v, int32_t node)
+static bool is_step(const struct hkt__proof *v, int32_t node)
 {
     return node < v->nsteps;
 }
 
-static int32_t rank_of(const struct hkt__vrf *v, int32_t node)
+static int32_t rank_of(const struct hkt__proof *v, int32_t node)
 {
     return is_step(v, node) ? v->rank_of[node] : node - v->nsteps;
 }
@@ -64,7 +65,7 @@ static void clear(struct search *s, int32_t from, int32_t to)
 
 static void flow(struct search *s, int32_t to)
 {
-    const struct hkt__vrf *v = s->v;
+    const struct hkt__proof *v = s->v;
 
     for (int32_t at = s->from; at <= to; at++) {
         const int32_t node = v->order[at], rank = v->rank_of[node], base = v->base[rank];
@@ -95,16 +96,16 @@ static bool has_bit(const struct mask *mask, int32_t bit)
     return (mask->word[bit / 64] >> bit % 64 & 1) != 0;
 }
 
-static enum hkt_status fail_pair(struct hkt__vrf *v, const struct hkt__vrf_pair *pair)
+static enum hkt_status fail_pair(struct hkt__proof *v, const struct hkt__proof_pair *pair)
 {
     if (!is_step(v, pair->first))
-        return hkt__vrf_fail(v, "race: %s uses memory of rank %d without a message from there that grants it",
-                             hkt__vrf_step_text(v, pair->then).s, (int)rank_of(v, pair->first));
+        return hkt__proof_fail(v, "race: %s uses memory of rank %d without a message from there that grants it",
+                               hkt__proof_step_text(v, pair->then).s, (int)rank_of(v, pair->first));
     if (!is_step(v, pair->then))
-        return hkt__vrf_fail(v, "race: %s uses IN or OUT of rank %d, which may end first: no message hands it back",
-                             hkt__vrf_step_text(v, pair->first).s, (int)rank_of(v, pair->then));
-    return hkt__vrf_fail(v, "race: %s and %s touch one chunk, one of them writes it, and nothing orders them",
-                         hkt__vrf_step_text(v, pair->first).s, hkt__vrf_step_text(v, pair->then).s);
+        return hkt__proof_fail(v, "race: %s uses IN or OUT of rank %d, which may end first: no message hands it back",
+                               hkt__proof_step_text(v, pair->first).s, (int)rank_of(v, pair->then));
+    return hkt__proof_fail(v, "race: %s and %s touch one chunk, one of them writes it, and nothing orders them",
+                           hkt__proof_step_text(v, pair->first).s, hkt__proof_step_text(v, pair->then).s);
 }
 
 /* While pairs are searched, first is a key that sorts by where its bit starts to flow: rank starts, then places. */
@@ -120,7 +121,7 @@ static int32_t node_of(const struct search *s, int32_t key)
 
 static int compare_pairs(const void *a, const void *b)
 {
-    const struct hkt__vrf_pair *x = a, *y = b;
+    const struct hkt__proof_pair *x = a, *y = b;
 
     return (x->first > y->first) - (x->first < y->first);
 }
@@ -129,12 +130,12 @@ static int compare_pairs(const void *a, const void *b)
  * that one of them must reach. */
 static int32_t batch_end(const struct search *s, int32_t at, int32_t *out_to)
 {
-    const struct hkt__vrf *v = s->v;
+    const struct hkt__proof *v = s->v;
     int32_t nbits = 0;
 
     *out_to = 0;
     for (; at < v->npairs; at++) {
-        const struct hkt__vrf_pair *pair = &v->pairs[at];
+        const struct hkt__proof_pair *pair = &v->pairs[at];
         const bool is_new = nbits == 0 || pair->first != pair[-1].first;
         const int32_t place = is_step(v, pair->then) ? s->place[pair->then] : v->nsteps - 1;
 
@@ -148,7 +149,7 @@ static int32_t batch_end(const struct search *s, int32_t at, int32_t *out_to)
 
 static enum hkt_status prove_batch(struct search *s, int32_t first, int32_t end, int32_t to)
 {
-    struct hkt__vrf *v = s->v;
+    struct hkt__proof *v = s->v;
     const int32_t from = v->pairs[first].first - v->nranks;
     int32_t bit = -1;
 
@@ -162,9 +163,9 @@ static enum hkt_status prove_batch(struct search *s, int32_t first, int32_t end,
     flow(s, to);
     bit = -1;
     for (int32_t i = first; i < end; i++) {
-        const struct hkt__vrf_pair pair = { node_of(s, v->pairs[i].first), v->pairs[i].then };
-        const struct mask *mask = is_step(v, pair.then) ? &s->masks[s->place[pair.then] - s->from]
-                                                        : &s->end[rank_of(v, pair.then)];
+        const struct hkt__proof_pair pair = { node_of(s, v->pairs[i].first), v->pairs[i].then };
+        const struct mask *mask =
+            is_step(v, pair.then) ? &s->masks[s->place[pair.then] - s->from] : &s->end[rank_of(v, pair.then)];
 
         bit += i == first || v->pairs[i].first != v->pairs[i - 1].first;
         if (!has_bit(mask, bit))
@@ -175,14 +176,14 @@ static enum hkt_status prove_batch(struct search *s, int32_t first, int32_t end,
 
 static enum hkt_status init(struct search *s)
 {
-    struct hkt__vrf *v = s->v;
+    struct hkt__proof *v = s->v;
 
     s->place = hkt__calloc((size_t)v->nsteps, sizeof *s->place);
     s->masks = hkt__calloc((size_t)v->nsteps, sizeof *s->masks);
     s->start = hkt__calloc((size_t)v->nranks, sizeof *s->start);
     s->end = hkt__calloc((size_t)v->nranks, sizeof *s->end);
     if (s->place == NULL || s->masks == NULL || s->start == NULL || s->end == NULL)
-        return hkt__vrf_nomem();
+        return hkt__proof_nomem();
     for (int32_t i = 0; i < v->nsteps; i++)
         s->place[v->order[i]] = i;
     return HKT_OK;
@@ -198,7 +199,7 @@ static void fini(struct search *s)
 
 static enum hkt_status prove_pairs(struct search *s)
 {
-    struct hkt__vrf *v = s->v;
+    struct hkt__proof *v = s->v;
     enum hkt_status rc = HKT_OK;
 
     for (int32_t i = 0; i < v->npairs; i++)
@@ -208,15 +209,17 @@ static enum hkt_status prove_pairs(struct search *s)
         const int32_t end = batch_end(s, at, &to);
 
         if (s->visits > VISITS_MAX)
-            return hkt__vrf_fail(v, "race: %d of %d pairs of accesses could not be searched within the limit; verify "
-                                 "fewer ranks", (int)(v->npairs - at), (int)v->npairs);
+            return hkt__proof_fail(v,
+                                   "race: %d of %d pairs of accesses could not be searched within the limit; verify "
+                                   "fewer ranks",
+                                   (int)(v->npairs - at), (int)v->npairs);
         rc = prove_batch(s, at, end, to);
         at = end;
     }
     return rc;
 }
 
-enum hkt_status hkt__vrf_races(struct hkt__vrf *v)
+enum hkt_status hkt__proof_races(struct hkt__proof *v)
 {
     struct search s = { .v = v };
     enum hkt_status rc;
@@ -235,12 +238,12 @@ static enum hkt_status check_heard(struct search *s, int32_t first, int32_t coun
     for (int32_t r = 0; r < s->v->nranks; r++)
         for (int32_t k = 0; k < count; k++)
             if (r != first + k && !has_bit(&s->end[r], k))
-                return hkt__vrf_fail(s->v, "result: rank %d may leave before rank %d has entered", (int)r,
-                                     (int)(first + k));
+                return hkt__proof_fail(s->v, "result: rank %d may leave before rank %d has entered", (int)r,
+                                       (int)(first + k));
     return HKT_OK;
 }
 
-enum hkt_status hkt__vrf_barrier(struct hkt__vrf *v)
+enum hkt_status hkt__proof_barrier(struct hkt__proof *v)
 {
     struct search s = { .v = v };
     enum hkt_status rc;

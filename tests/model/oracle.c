@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Nodes: all steps, then per rank its entry and its end. Edges: queues, dependencies, sender to receiver, entry to every
- * step of the rank, every step to its end. */
+/* Nodes: all steps, then per rank its entry and its end. Edges: queues, dependencies, sender to receiver, entry to
+ * every step of the rank, every step to its end. */
 struct access {
     int32_t node, cell; /* cells are numbered over all ranks */
     bool is_write;
@@ -21,9 +21,9 @@ struct oracle {
     int nranks, nsteps, nnodes, nwords;
     int32_t *base, *cell_base; /* [nranks + 1] */
     int32_t *rank_of, *match;
-    int32_t *npreds, *preds;   /* per node: up to preds_max */
+    int32_t *npreds, *preds; /* per node: up to preds_max */
     int preds_max;
-    uint64_t *before;          /* per node: the set of nodes that happen before it */
+    uint64_t *before; /* per node: the set of nodes that happen before it */
     struct access *accesses;
     int naccesses;
     /* One run. */
@@ -66,7 +66,7 @@ static int end_of(const struct oracle *o, int rank)
 
 static int side(const struct hkt__step *s) /* 0 sends, 1 receives, 2 works */
 {
-    return s->kind == HKT__SEND || s->kind == HKT__SIGNAL                               ? 0
+    return s->kind == HKT__SEND || s->kind == HKT__SIGNAL                                ? 0
            : s->kind == HKT__RECV || s->kind == HKT__RECV_REDUCE || s->kind == HKT__WAIT ? 1
                                                                                          : 2;
 }
@@ -350,8 +350,8 @@ const char *oracle_find_race(struct oracle *o)
         for (int k = i + 1; k < o->naccesses && o->accesses[k].cell == a->cell; k++) {
             const struct access *b = &o->accesses[k];
 
-            if (a->node != b->node && (a->is_write || b->is_write) && !is_before(o, a->node, b->node) &&
-                !is_before(o, b->node, a->node))
+            if (a->node != b->node && (a->is_write || b->is_write) && !is_before(o, a->node, b->node)
+                && !is_before(o, b->node, a->node))
                 return "race: two accesses in no order";
         }
     }
@@ -360,8 +360,8 @@ const char *oracle_find_race(struct oracle *o)
 
 bool oracle_same_order(const struct oracle *a, const struct oracle *b)
 {
-    return a->nnodes == b->nnodes &&
-           memcmp(a->before, b->before, (size_t)a->nnodes * (size_t)a->nwords * sizeof *a->before) == 0;
+    return a->nnodes == b->nnodes
+           && memcmp(a->before, b->before, (size_t)a->nnodes * (size_t)a->nwords * sizeof *a->before) == 0;
 }
 
 bool oracle_conflict(const struct oracle *o, int rank, int step, int other)
@@ -370,8 +370,8 @@ bool oracle_conflict(const struct oracle *o, int rank, int step, int other)
 
     for (int i = 0; i < o->naccesses; i++)
         for (int k = 0; o->accesses[i].node == a && k < o->naccesses; k++)
-            if (o->accesses[k].node == b && o->accesses[k].cell == o->accesses[i].cell &&
-                (o->accesses[i].is_write || o->accesses[k].is_write))
+            if (o->accesses[k].node == b && o->accesses[k].cell == o->accesses[i].cell
+                && (o->accesses[i].is_write || o->accesses[k].is_write))
                 return true;
     return false;
 }
@@ -509,8 +509,9 @@ static int choose(struct oracle *o, uint64_t seed, bool has_rendezvous)
         const int node = o->ready[i];
         const uint64_t priority = mix(seed * 1000003 + (uint64_t)node) | 1;
 
-        if (priority > best && !(has_rendezvous && node < o->nsteps && step_at(o, node)->kind == HKT__SEND &&
-                                 o->pending[o->match[node]] > 1)) {
+        if (priority > best
+            && !(has_rendezvous && node < o->nsteps && step_at(o, node)->kind == HKT__SEND
+                 && o->pending[o->match[node]] > 1)) {
             best = priority;
             found = i;
         }

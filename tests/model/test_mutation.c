@@ -1,7 +1,7 @@
-/* What could break: the verifier might believe a wrong schedule. Every mutant of every registry row must be rejected, or be
- * shown to be equivalent: a second, naive checker (oracle.c) must find neither a race among all pairs of accesses nor a
- * wrong result in random runs, and the reason why the change does not matter must be one of those known for its kind.
- * Or it might cry wolf: the naive checker must confirm every race, deadlock and wrong result, and clear the rows. */
+/* What could break: the verifier might believe a wrong schedule. Every mutant of every registry row must be rejected,
+ * or be shown to be equivalent: a second, naive checker (oracle.c) must find neither a race among all pairs of accesses
+ * nor a wrong result in random runs, and the reason why the change does not matter must be one known for its kind. Or
+ * it might cry wolf: the naive checker must confirm every race, deadlock and wrong result, and clear the rows. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,6 +1,6 @@
-/* What could break: the verifier might accept a wrong schedule (each rule has a smallest schedule that breaks it), refuse a
- * right one, or lose its way when memory runs out. Schedules are written by hand here, without the builder, so that
- * nothing that the builder would add or refuse stands in between. */
+/* What could break: the verifier might accept a wrong schedule (each rule has a smallest schedule that breaks it),
+ * refuse a right one, or lose its way when memory runs out. Schedules are written by hand here, without the builder, so
+ * that nothing that the builder would add or refuse stands in between. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -32,9 +32,17 @@ static void start(struct plan *plan, enum hkt_coll coll, int nranks, int scratch
         struct hkt__sched *s = &plan->sched[r];
 
         *s = (struct hkt__sched){
-            .coll = coll, .algo = "by_hand", .nranks = nranks, .rank = r, .cuts = 1, .scratch_chunks = scratch, .nlanes = 2,
+            .coll = coll,
+            .algo = "by_hand",
+            .nranks = nranks,
+            .rank = r,
+            .cuts = 1,
+            .scratch_chunks = scratch,
+            .nlanes = 2,
             .uniform_blocks = coll != HKT_ALL_GATHER_V && coll != HKT_REDUCE_SCATTER_V && coll != HKT_ALL_TO_ALL_V,
-            .steps = plan->steps[r], .args = plan->args[r], .deps = plan->deps[r],
+            .steps = plan->steps[r],
+            .args = plan->args[r],
+            .deps = plan->deps[r],
         };
         hkt__coll_blocks(coll, nranks, r, 0, s->blocks);
         plan->list[r] = s;
@@ -57,7 +65,8 @@ static struct hkt__operand many(enum hkt__buf buf, int first, int count)
 {
     const struct hkt__span span = { first, 1, first + count };
 
-    return (struct hkt__operand){ .buf = (uint8_t)buf, .like_buf = (uint8_t)buf, .count = count, .at = span, .like = span };
+    return (
+        struct hkt__operand){ .buf = (uint8_t)buf, .like_buf = (uint8_t)buf, .count = count, .at = span, .like = span };
 }
 
 static struct hkt__operand in(int chunk)
@@ -96,7 +105,12 @@ static int add(struct plan *plan, int rank, enum hkt__step_kind kind, int peer, 
 
     assert_true(s->nsteps < STEPS_MAX);
     s->steps[s->nsteps] = (struct hkt__step){
-        .kind = (uint8_t)kind, .peer = peer, .dst = dst, .arg_first = s->nargs, .dep_first = s->ndeps, .fused = -1,
+        .kind = (uint8_t)kind,
+        .peer = peer,
+        .dst = dst,
+        .arg_first = s->nargs,
+        .dep_first = s->ndeps,
+        .fused = -1,
     };
     return s->nsteps++;
 }
@@ -241,8 +255,8 @@ static void make_direct(struct plan *plan, int n)
     }
 }
 
-/* Broadcast from rank 0 by reading its IN: granted, read, handed back. Steps of 0: copy, signal, wait; of 1: wait, read,
- * signal. */
+/* Broadcast from rank 0 by reading its IN: granted, read, handed back. Steps of 0: copy, signal, wait; of 1: wait,
+ * read, signal. */
 static void make_read(struct plan *plan)
 {
     start(plan, HKT_BROADCAST, 2, 0);
@@ -610,6 +624,43 @@ static void a_missing_dependency_is_a_race(void **state)
     expect_ok(&plan);
 }
 
+/* Nobody reads in between, so only the two writes themselves conflict. */
+static void two_writes_without_order_are_a_race(void **state)
+{
+    struct plan plan;
+
+    (void)state;
+    start(&plan, HKT_ALL_REDUCE, 1, 0);
+    copy(&plan, 0, out(0), in(0));
+    copy(&plan, 0, out(0), in(0));
+    expect_ok(&plan); /* one queue */
+    step_of(&plan, 0, 1)->lane = 1;
+    expect_bug(&plan, "race: rank 0 step 0 (copy: OUT[0]) and rank 0 step 1 (copy: OUT[0])");
+}
+
+/* A SEND that is done tells nothing about its receiver: it may have been buffered. */
+static void a_send_tells_nothing_about_its_receiver(void **state)
+{
+    struct plan plan;
+
+    (void)state;
+    start(&plan, HKT_BROADCAST, 2, 1);
+    copy(&plan, 0, slot(0, out(0)), in(0));
+    add(&plan, 0, HKT__SIGNAL, 1, none);
+    after(&plan, 0, 0);
+    copy(&plan, 0, out(0), in(0));
+    send(&plan, 0, 1, in(0));
+    copy(&plan, 0, slot(0, out(0)), in(0)); /* while rank 1 may still read it */
+    after(&plan, 0, 3);
+    add(&plan, 1, HKT__WAIT, 0, none);
+    add(&plan, 1, HKT__REDUCE, -1, out(0));
+    with(&plan, 1, 0, slot(0, out(0)));
+    after(&plan, 1, 0);
+    add(&plan, 1, HKT__RECV, 0, slot(0, out(0)));
+    after(&plan, 1, 1);
+    expect_bug(&plan, "race: rank 1 step 1 (reduce: OUT[0]) and rank 0 step 4 (copy: SCRATCH[0])");
+}
+
 /* Rank 0 may overwrite a slot only when rank 2 has read it; it knows from rank 1, who knows from rank 2. */
 static void order_through_other_ranks_counts(void **state)
 {
@@ -732,6 +783,8 @@ int main(void)
         cmocka_unit_test(deadlock_is_found_and_told),
         cmocka_unit_test(wrong_results_are_rejected),
         cmocka_unit_test(a_missing_dependency_is_a_race),
+        cmocka_unit_test(two_writes_without_order_are_a_race),
+        cmocka_unit_test(a_send_tells_nothing_about_its_receiver),
         cmocka_unit_test(order_through_other_ranks_counts),
         cmocka_unit_test(remote_memory_must_be_granted_and_handed_back),
         cmocka_unit_test(different_association_is_rejected),
