@@ -21,7 +21,7 @@
 struct launcher {
     const char *name;
     const char *rank, *size;
-    const char *local_rank, *local_size;    /* NULL: it sets none */
+    const char *local_rank[2], *local_size; /* the first that is set; NULL: it sets none */
     const char *also;                       /* must be set, too, unless HOCKET_ROOT is; NULL: nothing */
     bool is_address_due;                    /* it sets MASTER_ADDR and MASTER_PORT: their absence is a mistake */
     bool is_hydra;                          /* see hydra_key */
@@ -31,16 +31,16 @@ struct launcher {
 /* Slurm's variables count only within a step (srun): a batch script has SLURM_PROCID=0, too, but no other ranks. Within
  * a step, SLURM_NTASKS may be that of the whole job if someone exported it; SLURM_STEP_NUM_TASKS is asked first. */
 static const struct launcher launchers[] = {
-    {"hocket run", "HOCKET_RANK", "HOCKET_SIZE", "HOCKET_LOCAL_RANK", "HOCKET_LOCAL_SIZE", NULL, false, false, {NULL}},
-    {"torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", NULL, true, false,
+    {"hocket run", "HOCKET_RANK", "HOCKET_SIZE", {"HOCKET_LOCAL_RANK"}, "HOCKET_LOCAL_SIZE", NULL, false, false, {NULL}},
+    {"torchrun", "RANK", "WORLD_SIZE", {"LOCAL_RANK"}, "LOCAL_WORLD_SIZE", NULL, true, false,
      {"TORCHELASTIC_RUN_ID", "MASTER_PORT"}},
-    {"Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
+    {"Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", {"OMPI_COMM_WORLD_LOCAL_RANK"},
      "OMPI_COMM_WORLD_LOCAL_SIZE", NULL, false, false, {"PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"}},
-    {"PMI", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", NULL, false, true,
+    {"PMI", "PMI_RANK", "PMI_SIZE", {"MPI_LOCALRANKID", "SLURM_LOCALID"}, "MPI_LOCALNRANKS", NULL, false, true,
      {"SLURM_JOB_ID", "SLURM_STEP_ID", "PMI_PORT"}},
-    {"Slurm", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", NULL, "SLURM_STEP_ID", false, false,
+    {"Slurm", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", {"SLURM_LOCALID"}, NULL, "SLURM_STEP_ID", false, false,
      {"SLURM_JOB_ID", "SLURM_STEP_ID"}},
-    {"Slurm", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", NULL, "SLURM_STEP_ID", false, false,
+    {"Slurm", "SLURM_PROCID", "SLURM_NTASKS", {"SLURM_LOCALID"}, NULL, "SLURM_STEP_ID", false, false,
      {"SLURM_JOB_ID", "SLURM_STEP_ID"}},
 };
 
@@ -115,6 +115,18 @@ static enum hkt_status find_launcher(getenv_function *getenv_fn, const struct la
     return HKT_OK;
 }
 
+/* Is the whole job on this host, as far as its launcher says? */
+static bool is_one_host(getenv_function *getenv_fn, const struct hkt__boot_env *env)
+{
+    const char *nodes = value_of(getenv_fn, "SLURM_STEP_NUM_NODES");
+
+    if (env->local_nranks == env->nranks)
+        return true;
+    if (nodes == NULL)
+        nodes = value_of(getenv_fn, "SLURM_JOB_NUM_NODES");
+    return nodes != NULL && strcmp(nodes, "1") == 0 && value_of(getenv_fn, "SLURM_STEP_ID") != NULL;
+}
+
 static enum hkt_status find_ranks(getenv_function *getenv_fn, const struct launcher *launcher,
                                   struct hkt__boot_env *env)
 {
@@ -124,9 +136,12 @@ static enum hkt_status find_ranks(getenv_function *getenv_fn, const struct launc
         status = number_of(getenv_fn, launcher->rank, 0, env->nranks - 1, &env->rank);
     if (status == HKT_OK && value_of(getenv_fn, launcher->local_size) != NULL)
         status = number_of(getenv_fn, launcher->local_size, 1, env->nranks, &env->local_nranks);
-    if (status == HKT_OK && value_of(getenv_fn, launcher->local_rank) != NULL)
-        status = number_of(getenv_fn, launcher->local_rank, 0,
-                           (env->local_nranks > 0 ? env->local_nranks : env->nranks) - 1, &env->local_rank);
+    if (status == HKT_OK && env->local_nranks < 0 && is_one_host(getenv_fn, env))
+        env->local_nranks = env->nranks;
+    for (int i = 0; i < 2 && status == HKT_OK && env->local_rank < 0; i++)
+        if (value_of(getenv_fn, launcher->local_rank[i]) != NULL)
+            status = number_of(getenv_fn, launcher->local_rank[i], 0,
+                               (env->local_nranks > 0 ? env->local_nranks : env->nranks) - 1, &env->local_rank);
     return status;
 }
 
@@ -234,18 +249,6 @@ static uint16_t port_of_key(const char *key)
     static const unsigned char port_key[16] = "hocket job port";
 
     return (uint16_t)(PORT_FIRST + hkt__siphash(port_key, key, strlen(key)) % (PORT_LAST - PORT_FIRST + 1));
-}
-
-/* Is the whole job on this host, as far as its launcher says? */
-static bool is_one_host(getenv_function *getenv_fn, const struct hkt__boot_env *env)
-{
-    const char *nodes = value_of(getenv_fn, "SLURM_STEP_NUM_NODES");
-
-    if (env->local_nranks == env->nranks)
-        return true;
-    if (nodes == NULL)
-        nodes = value_of(getenv_fn, "SLURM_JOB_NUM_NODES");
-    return nodes != NULL && strcmp(nodes, "1") == 0 && value_of(getenv_fn, "SLURM_STEP_ID") != NULL;
 }
 
 /* No address was given: rank 0's host as the launcher places ranks, and a port that all ranks can work out. */
