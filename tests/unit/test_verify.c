@@ -735,6 +735,62 @@ static void different_association_is_rejected(void **state)
     expect_bug(&plan, "bits: rank 1 OUT[0] is associated differently than at rank 0");
 }
 
+/* --- garbage --- */
+
+static uint32_t draw(uint64_t *rng)
+{
+    *rng = *rng * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+    return (uint32_t)(*rng >> 33);
+}
+
+/* Overwrites one aligned word of a table: small numbers, which pass more checks, more often than large ones. */
+static void corrupt(void *table, size_t bytes, uint64_t *rng)
+{
+    const size_t at = draw(rng) % (bytes / 4) * 4;
+    const uint32_t word = draw(rng) % 4 != 0 ? draw(rng) % 9 - 3 : draw(rng) << 1 | draw(rng) % 2;
+
+    memcpy((char *)table + at, &word, sizeof word);
+}
+
+/* The verifier is also for schedules that no builder made: whatever the tables hold, it answers. */
+static void garbage_is_answered(void **state)
+{
+    const uint64_t seed = 7;
+    uint64_t rng = seed;
+    int rejected = 0, accepted = 0;
+
+    (void)state;
+    print_message("seed %d\n", (int)seed);
+    for (int i = 0; i < 20000; i++) {
+        struct plan plan;
+        struct hkt_verify_report report;
+
+        if (i % 3 == 0)
+            make_ring(&plan, 4);
+        else if (i % 3 == 1)
+            make_direct(&plan, 4);
+        else
+            make_write(&plan);
+        for (uint32_t k = draw(&rng) % 3 + 1; k > 0; k--) {
+            const int r = (int)(draw(&rng) % (uint32_t)plan.nranks);
+            struct hkt__sched *sched = &plan.sched[r];
+
+            if (draw(&rng) % 3 == 0)
+                corrupt(sched->steps, (size_t)sched->nsteps * sizeof *sched->steps, &rng);
+            else if (draw(&rng) % 2 == 0)
+                corrupt(sched->args, (size_t)ARGS_MAX * sizeof *sched->args, &rng);
+            else
+                corrupt(sched->deps, (size_t)ARGS_MAX * sizeof *sched->deps, &rng);
+        }
+        const enum hkt_status rc = hkt__verify(plan.list, plan.nranks, i % 2 ? -1 : 0, &report);
+
+        assert_true(rc == HKT_OK || rc == HKT_ERR_BUG);
+        accepted += rc == HKT_OK;
+        rejected += rc == HKT_ERR_BUG;
+    }
+    assert_true(rejected > 1000 && accepted > 100); /* both ways were taken */
+}
+
 /* --- out of memory --- */
 
 static void every_failed_allocation_is_reported(void **state)
@@ -788,6 +844,7 @@ int main(void)
         cmocka_unit_test(order_through_other_ranks_counts),
         cmocka_unit_test(remote_memory_must_be_granted_and_handed_back),
         cmocka_unit_test(different_association_is_rejected),
+        cmocka_unit_test(garbage_is_answered),
         cmocka_unit_test(every_failed_allocation_is_reported),
     };
 
