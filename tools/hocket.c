@@ -24,11 +24,13 @@ static void print_help(FILE *file)
 {
     fputs("usage: hocket COMMAND [ARGUMENTS]\n"
           "       hocket COMMAND --help\n\n"
-          "commands:\n", file);
+          "commands:\n",
+          file);
     for (size_t i = 0; i < TOOL_COUNT; i++)
         fprintf(file, "  %-10s %s\n", tools[i].name, tools[i].summary);
-    fputs("\nexit codes: 0 success, 1 failure or wrong data, 2 wrong usage; run passes on the code of the rank that failed\n",
-          file);
+    fputs(
+        "\nexit codes: 0 success, 1 failure or wrong data, 2 wrong usage; run passes on the code of the rank that failed\n",
+        file);
 }
 
 static const struct tool *find_tool(const char *name)

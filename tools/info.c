@@ -43,7 +43,8 @@ static void print_settings(void)
 
     puts("Environment variables; * marks those set now.\n");
     for (int i = 0; hkt_setting_get(i, &setting) == HKT_OK; i++) {
-        printf("%c %-24s %s\n", setting.is_set ? '*' : ' ', setting.name, setting.value[0] != '\0' ? setting.value : "-");
+        printf("%c %-24s %s\n", setting.is_set ? '*' : ' ', setting.name,
+               setting.value[0] != '\0' ? setting.value : "-");
         printf("    %s (%s %s; default %s)\n", setting.help, setting.type, setting.range,
                setting.fallback[0] != '\0' ? setting.fallback : "-");
     }
@@ -101,7 +102,9 @@ static int print_json(void)
 int hkt_tool_info(int argc, char **argv)
 {
     static const struct option options[] = {
-        { "settings", no_argument, NULL, 's' }, { "json", no_argument, NULL, 'j' }, { "help", no_argument, NULL, 'h' },
+        { "settings", no_argument, NULL, 's' },
+        { "json", no_argument, NULL, 'j' },
+        { "help", no_argument, NULL, 'h' },
         { NULL, 0, NULL, 0 },
     };
     bool settings = false, json = false;

@@ -1,5 +1,5 @@
-/* `hocket run`: the launcher. It reads the options, starts the supervisor (run_job.c) and then only passes signals on to
- * it and waits for its exit code. See run.h for why there are two processes. */
+/* `hocket run`: the launcher. It reads the options, starts the supervisor (run_job.c) and then only passes signals on
+ * to it and waits for its exit code. See run.h for why there are two processes. */
 #include <errno.h>
 #include <fcntl.h>
 #include <getopt.h>
@@ -14,7 +14,7 @@
 
 static const char help_text[] =
     "usage: hocket run -n N [OPTIONS] PROGRAM [ARGUMENTS]\n\n"
-    "Starts N ranks of a program on this machine. It ends when all ranks have ended; no process of the job is left then.\n\n"
+    "Starts N ranks of a program on this machine. Ends when all ranks have ended; no process of the job is left then.\n\n"
     "  -n, --ranks N       number of ranks, 1 to 4096\n"
     "  -T, --tag-output    put \"[rank] \" in front of each line of output\n"
     "  -t, --timeout S     end the job after S seconds (exit code 124); default: never\n"
@@ -54,9 +54,9 @@ static bool parse_seconds(const char *text, double min, int64_t *out_ms)
 static int read_options(int argc, char **argv, struct run_opts *opts)
 {
     static const struct option options[] = {
-        { "ranks", required_argument, NULL, 'n' }, { "tag-output", no_argument, NULL, 'T' },
+        { "ranks", required_argument, NULL, 'n' },   { "tag-output", no_argument, NULL, 'T' },
         { "timeout", required_argument, NULL, 't' }, { "grace", required_argument, NULL, 'g' },
-        { "help", no_argument, NULL, 'h' }, { NULL, 0, NULL, 0 },
+        { "help", no_argument, NULL, 'h' },          { NULL, 0, NULL, 0 },
     };
     long nranks = 0;
 

@@ -22,7 +22,7 @@
 
 struct rank {
     pid_t pid;
-    int pidfd;   /* -1: ended, or this kernel has none */
+    int pidfd; /* -1: ended, or this kernel has none */
     bool live;
     struct run_tag tags[2];
 };
@@ -32,11 +32,11 @@ struct job {
     struct rank *ranks;
     int live;
     int epoll_fd, signal_fd, launcher_pipe;
-    int root_fd;             /* keeps the port of HOCKET_ROOT reserved until the job has ended */
+    int root_fd; /* keeps the port of HOCKET_ROOT reserved until the job has ended */
     bool has_pidfds, reap_pending, launcher_died;
-    int interrupts;          /* INT, TERM, HUP, QUIT passed on so far */
-    int last_signal;         /* the last of them */
-    int exit_code;           /* of the first failure; 0: none */
+    int interrupts;                       /* INT, TERM, HUP, QUIT passed on so far */
+    int last_signal;                      /* the last of them */
+    int exit_code;                        /* of the first failure; 0: none */
     int64_t timeout_at, term_at, kill_at; /* run_now_ms times */
 };
 
@@ -308,8 +308,13 @@ static bool open_job(struct job *job, const struct run_opts *opts, int launcher_
     sigset_t signals;
 
     run_signals(&signals);
-    *job = (struct job){ .opts = opts, .launcher_pipe = launcher_pipe, .has_pidfds = true, .root_fd = -1,
-                         .timeout_at = NEVER, .term_at = NEVER, .kill_at = NEVER };
+    *job = (struct job){ .opts = opts,
+                         .launcher_pipe = launcher_pipe,
+                         .has_pidfds = true,
+                         .root_fd = -1,
+                         .timeout_at = NEVER,
+                         .term_at = NEVER,
+                         .kill_at = NEVER };
     job->ranks = calloc((size_t)opts->nranks, sizeof *job->ranks);
     job->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
     job->signal_fd = signalfd(-1, &signals, SFD_NONBLOCK | SFD_CLOEXEC);
@@ -326,8 +331,8 @@ int run_supervise(const struct run_opts *opts, int launcher_pipe, const sigset_t
 {
     struct job job;
 
-    setpgid(0, 0);             /* the terminal's signals reach the launcher alone, which passes them on once */
-    signal(SIGTTOU, SIG_IGN);  /* writing to the terminal from here is all right */
+    setpgid(0, 0);            /* the terminal's signals reach the launcher alone, which passes them on once */
+    signal(SIGTTOU, SIG_IGN); /* writing to the terminal from here is all right */
     signal(SIGPIPE, SIG_IGN);
     prctl(PR_SET_CHILD_SUBREAPER, 1);
     if (!open_job(&job, opts, launcher_pipe))

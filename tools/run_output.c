@@ -1,5 +1,5 @@
-/* Tagged output: what a rank writes goes through a pipe and leaves in whole lines, "[rank] " in front of each. One process
- * writes for all ranks, so lines never mix. A line beyond LINE_MAX_BYTES is cut into several. */
+/* Tagged output: what a rank writes goes through a pipe and leaves in whole lines, "[rank] " in front of each. One
+ * process writes for all ranks, so lines never mix. A line beyond LINE_MAX_BYTES is cut into several. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>

@@ -21,7 +21,8 @@ int run_pick_port(int *out_fd)
     const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), on = 1;
 
     if (fd < 0 || setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) != 0
-        || bind(fd, (struct sockaddr *)&address, bytes) != 0 || getsockname(fd, (struct sockaddr *)&address, &bytes) != 0) {
+        || bind(fd, (struct sockaddr *)&address, bytes) != 0
+        || getsockname(fd, (struct sockaddr *)&address, &bytes) != 0) {
         hkt_tool_say("run", "no port on 127.0.0.1: %s", strerror(errno));
         if (fd >= 0)
             close(fd);

@@ -1,6 +1,6 @@
-/* Ending every process below this one. A subreaper inherits orphans, so all descendants of the job stay below it however
- * often they fork, daemonize or change their group; /proc tells who they are. New ones may appear while the list is
- * read, so ending repeats until there is nothing left to reap. */
+/* Ending every process below this one. A subreaper inherits orphans, so all descendants of the job stay below it
+ * however often they fork, daemonize or change their group; /proc tells who they are. New ones may appear while the
+ * list is read, so ending repeats until there is nothing left to reap. */
 #include <ctype.h>
 #include <dirent.h>
 #include <errno.h>

@@ -22,11 +22,11 @@ static const char help_text[] =
     "exit code: 0 all right, 1 a schedule is wrong (the counterexample is printed), 2 wrong usage\n";
 
 struct scope {
-    int coll;          /* -1: all */
-    const char *algo;  /* NULL: all */
-    long first, last;  /* ranks */
+    int coll;         /* -1: all */
+    const char *algo; /* NULL: all */
+    long first, last; /* ranks */
     bool in_place_only, json;
-    long root;         /* -1: first and last */
+    long root; /* -1: first and last */
 };
 
 /* What was found for one row of the registry. */
@@ -99,11 +99,13 @@ static void verify_ranks(const struct scope *scope, const struct hkt_algo_info *
 
 static void print_row(const struct hkt_algo_info *info, const struct tally *tally)
 {
-    printf("%-16s %-20s %6lld %8lld %10lld %10lld %10lld %7d  %-5s %-11s %7.2f s  %s\n", hkt_coll_name(info->coll), info->name,
-           (long long)tally->cases, (long long)tally->not_served, (long long)tally->steps, (long long)tally->messages,
-           (long long)tally->races, tally->rounds_max, tally->same_bits ? "yes" : "no",
+    printf("%-16s %-20s %6lld %8lld %10lld %10lld %10lld %7d  %-5s %-11s %7.2f s  %s\n", hkt_coll_name(info->coll),
+           info->name, (long long)tally->cases, (long long)tally->not_served, (long long)tally->steps,
+           (long long)tally->messages, (long long)tally->races, tally->rounds_max, tally->same_bits ? "yes" : "no",
            tally->exact ? "exact" : "fingerprint", tally->seconds,
-           tally->wrong != 0 ? "WRONG" : tally->cases == 0 ? "nothing to verify" : "ok");
+           tally->wrong != 0   ? "WRONG"
+           : tally->cases == 0 ? "nothing to verify"
+                               : "ok");
     if (tally->wrong != 0)
         printf("    %lld wrong; the first: %s\n", (long long)tally->wrong, tally->failure);
     if (tally->cases == 0)
@@ -173,8 +175,9 @@ static int verify_scope(const struct scope *scope)
 
         return code != TOOL_OK ? code : wrong != 0 ? TOOL_FAILED : TOOL_OK;
     }
-    printf("\n%d algorithms, %ld to %ld ranks: %lld cases verified, %lld wrong, %lld not served (restrictions) in %.1f s\n",
-           rows, scope->first, scope->last, (long long)cases, (long long)wrong, (long long)not_served, now_s() - start);
+    printf(
+        "\n%d algorithms, %ld to %ld ranks: %lld cases verified, %lld wrong, %lld not served (restrictions) in %.1f s\n",
+        rows, scope->first, scope->last, (long long)cases, (long long)wrong, (long long)not_served, now_s() - start);
     return wrong != 0 ? TOOL_FAILED : TOOL_OK;
 }
 
@@ -191,7 +194,8 @@ static bool parse_range(const char *text, long *out_first, long *out_last)
         high = low;
     } else {
         snprintf(first, sizeof first, "%.*s", (int)(dash - text), text);
-        if (!hkt_tool_parse_int(first, 1, HKT_RANKS_MAX, &low) || !hkt_tool_parse_int(dash + 1, low, HKT_RANKS_MAX, &high))
+        if (!hkt_tool_parse_int(first, 1, HKT_RANKS_MAX, &low)
+            || !hkt_tool_parse_int(dash + 1, low, HKT_RANKS_MAX, &high))
             return false;
     }
     *out_first = low;

@@ -86,7 +86,9 @@ const char *hkt_last_error(void)
 const char *hkt_status_name(enum hkt_status status)
 {
     switch (status) {
-#define STATUS_NAME(name, value, text) case name: return #name;
+#define STATUS_NAME(name, value, text)                                                                                 \
+    case name:                                                                                                         \
+        return #name;
         HKT_STATUS_TABLE(STATUS_NAME)
 #undef STATUS_NAME
     }
@@ -96,7 +98,9 @@ const char *hkt_status_name(enum hkt_status status)
 const char *hkt_status_text(enum hkt_status status)
 {
     switch (status) {
-#define STATUS_TEXT(name, value, text) case name: return text;
+#define STATUS_TEXT(name, value, text)                                                                                 \
+    case name:                                                                                                         \
+        return text;
         HKT_STATUS_TABLE(STATUS_TEXT)
 #undef STATUS_TEXT
     }

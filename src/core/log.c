@@ -40,8 +40,10 @@ static enum hkt_status parse_item(const char *item, size_t bytes, unsigned char 
                                 bytes - (size_t)(level_text - item));
 
     if (level < 0)
-        return hkt__fail(HKT_ERR_INVALID, "\"%.*s\" has no valid level; the levels are none, error, warn, info, debug, "
-                         "trace", (int)(bytes < 64 ? bytes : 64), item);
+        return hkt__fail(HKT_ERR_INVALID,
+                         "\"%.*s\" has no valid level; the levels are none, error, warn, info, debug, "
+                         "trace",
+                         (int)(bytes < 64 ? bytes : 64), item);
     if (equals == NULL) {
         memset(levels, level, HKT__SUB_COUNT);
         return HKT_OK;
@@ -49,7 +51,8 @@ static enum hkt_status parse_item(const char *item, size_t bytes, unsigned char 
     const int subsystem = find_name(subsystem_names, HKT__SUB_COUNT, item, (size_t)(equals - item));
 
     if (subsystem < 0)
-        return hkt__fail(HKT_ERR_INVALID, "\"%.*s\" names no subsystem; these are core, boot, transport, plan, exec, comm",
+        return hkt__fail(HKT_ERR_INVALID,
+                         "\"%.*s\" names no subsystem; these are core, boot, transport, plan, exec, comm",
                          (int)(bytes < 64 ? bytes : 64), item);
     levels[subsystem] = (unsigned char)level;
     return HKT_OK;

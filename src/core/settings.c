@@ -26,7 +26,7 @@ struct row {
     size_t offset; /* of the field in struct hkt__settings */
 };
 
-#define ROW(field, name, type, min, max, fallback, help) \
+#define ROW(field, name, type, min, max, fallback, help)                                                               \
     { name, #type, fallback, help, KIND_##type, min, max, offsetof(struct hkt__settings, field) },
 static const struct row rows[] = { HKT__SETTINGS_TABLE(ROW) };
 #undef ROW
@@ -86,12 +86,8 @@ static bool parse_with_unit(const char *text, const struct unit *units, int64_t 
 }
 
 static const struct unit byte_units[] = {
-    { "", 1 },
-    { "K", 1 << 10 },           { "k", 1 << 10 },
-    { "M", 1 << 20 },           { "m", 1 << 20 },
-    { "G", 1 << 30 },           { "g", 1 << 30 },
-    { "T", INT64_C(1) << 40 },  { "t", INT64_C(1) << 40 },
-    { NULL, 0 },
+    { "", 1 },        { "K", 1 << 10 }, { "k", 1 << 10 },          { "M", 1 << 20 },          { "m", 1 << 20 },
+    { "G", 1 << 30 }, { "g", 1 << 30 }, { "T", INT64_C(1) << 40 }, { "t", INT64_C(1) << 40 }, { NULL, 0 },
 };
 
 /* No bare numbers: "600" reads as seconds to some and as milliseconds to others. */
@@ -142,8 +138,8 @@ static void format_range(const struct row *row, char *out, size_t bytes)
                 size_t used = 0;
 
                 for (int j = 0; choice_rows[i].choices[j] != NULL; j++)
-                    used += (size_t)snprintf(out + used, bytes - used, "%s%s", j > 0 ? "|" : "",
-                                             choice_rows[i].choices[j]);
+                    used +=
+                        (size_t)snprintf(out + used, bytes - used, "%s%s", j > 0 ? "|" : "", choice_rows[i].choices[j]);
             }
         return;
     case KIND_flag:
@@ -163,8 +159,8 @@ static void format_range(const struct row *row, char *out, size_t bytes)
 
 static enum hkt_status bad_value(size_t index, const char *text)
 {
-    return hkt__fail(HKT_ERR_INVALID, "%s=%.64s is not valid: allowed is %s (%s; default \"%s\")", rows[index].name, text,
-                     loaded.range[index], rows[index].type, rows[index].fallback);
+    return hkt__fail(HKT_ERR_INVALID, "%s=%.64s is not valid: allowed is %s (%s; default \"%s\")", rows[index].name,
+                     text, loaded.range[index], rows[index].type, rows[index].fallback);
 }
 
 static enum hkt_status load_number(size_t index, const char *text)
@@ -222,7 +218,8 @@ static enum hkt_status check_rules(void)
     unsigned char levels[HKT__SUB_COUNT];
 
     if (!hkt__is_pow2((unsigned)loaded.settings.shm_slots))
-        return hkt__fail(HKT_ERR_INVALID, "HOCKET_SHM_SLOTS=%" PRId64 " is not valid: it must be a power of two, 2..256",
+        return hkt__fail(HKT_ERR_INVALID,
+                         "HOCKET_SHM_SLOTS=%" PRId64 " is not valid: it must be a power of two, 2..256",
                          loaded.settings.shm_slots);
     if (hkt__log_parse(loaded.settings.debug, levels) != HKT_OK)
         return hkt__error_context(HKT_ERR_INVALID, "HOCKET_DEBUG=%.64s is not valid", loaded.settings.debug);
@@ -274,8 +271,13 @@ enum hkt_status hkt_setting_get(int index, struct hkt_setting *out_setting)
     const bool is_secret = strcmp(row->name, "HOCKET_TOKEN") == 0 && loaded.is_set[index];
 
     *out_setting = (struct hkt_setting){
-        .name = row->name, .type = row->type, .range = loaded.range[index], .fallback = row->fallback,
-        .help = row->help, .value = is_secret ? "(hidden)" : loaded.text[index], .is_set = loaded.is_set[index],
+        .name = row->name,
+        .type = row->type,
+        .range = loaded.range[index],
+        .fallback = row->fallback,
+        .help = row->help,
+        .value = is_secret ? "(hidden)" : loaded.text[index],
+        .is_set = loaded.is_set[index],
     };
     return HKT_OK;
 }

@@ -18,10 +18,10 @@ static const struct name_row dtype_names[] = {
 };
 
 static const struct name_row dtype_aliases[] = {
-    { "char", HKT_INT8 },    { "short", HKT_INT16 },   { "int", HKT_INT32 },     { "long", HKT_INT64 },
-    { "uchar", HKT_UINT8 },  { "ushort", HKT_UINT16 }, { "uint", HKT_UINT32 },   { "ulong", HKT_UINT64 },
-    { "f16", HKT_F16 },      { "bf16", HKT_BF16 },     { "f32", HKT_F32 },       { "f64", HKT_F64 },
-    { "float16", HKT_F16 },  { "float32", HKT_F32 },   { "float64", HKT_F64 },
+    { "char", HKT_INT8 },   { "short", HKT_INT16 },   { "int", HKT_INT32 },   { "long", HKT_INT64 },
+    { "uchar", HKT_UINT8 }, { "ushort", HKT_UINT16 }, { "uint", HKT_UINT32 }, { "ulong", HKT_UINT64 },
+    { "f16", HKT_F16 },     { "bf16", HKT_BF16 },     { "f32", HKT_F32 },     { "f64", HKT_F64 },
+    { "float16", HKT_F16 }, { "float32", HKT_F32 },   { "float64", HKT_F64 },
 };
 
 static const struct name_row op_names[] = {
@@ -150,10 +150,13 @@ enum hkt_status hkt_op_check(enum hkt_op op, enum hkt_dtype dtype)
         return hkt__fail(HKT_ERR_INVALID, "operation %d is not a built-in one; these are 0 to %d", (int)op,
                          HKT_OP_COUNT - 1);
     if (op >= HKT_BAND && is_float(dtype))
-        return hkt__fail(HKT_ERR_INVALID, "%s is not defined on %s: bitwise and logical operations take integers and "
-                         "bool only", hkt_op_name(op), hkt_dtype_name(dtype));
+        return hkt__fail(HKT_ERR_INVALID,
+                         "%s is not defined on %s: bitwise and logical operations take integers and "
+                         "bool only",
+                         hkt_op_name(op), hkt_dtype_name(dtype));
     if (dtype == HKT_BOOL && (op == HKT_SUM || op == HKT_PROD || op == HKT_AVG))
-        return hkt__fail(HKT_ERR_INVALID, "%s is not defined on bool: use lor, land, lxor, min or max, or a uint8 buffer",
+        return hkt__fail(HKT_ERR_INVALID,
+                         "%s is not defined on bool: use lor, land, lxor, min or max, or a uint8 buffer",
                          hkt_op_name(op));
     return HKT_OK;
 }

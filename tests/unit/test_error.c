@@ -100,7 +100,7 @@ static void every_status_has_name_and_text(void **state)
         assert_string_not_equal(hkt_status_text(all[i]), "unknown status");
     }
     assert_string_equal(hkt_status_name((enum hkt_status)12345), "HKT_STATUS_UNKNOWN");
-    assert_string_equal(hkt_status_text((enum hkt_status)-12345), "unknown status");
+    assert_string_equal(hkt_status_text((enum hkt_status) - 12345), "unknown status");
 }
 
 int main(void)

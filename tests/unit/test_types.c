@@ -42,7 +42,7 @@ static void aliases_are_known(void **state)
     static const struct {
         const char *text;
         enum hkt_dtype dtype;
-    } cases[] = { { "int", HKT_INT32 }, { "char", HKT_INT8 }, { "f16", HKT_F16 }, { "bf16", HKT_BF16 },
+    } cases[] = { { "int", HKT_INT32 }, { "char", HKT_INT8 }, { "f16", HKT_F16 },  { "bf16", HKT_BF16 },
                   { "f32", HKT_F32 },   { "f64", HKT_F64 },   { "float", HKT_F32 } };
 
     (void)state;
