@@ -31,7 +31,8 @@ struct launcher {
 /* Slurm's variables count only within a step (srun): a batch script has SLURM_PROCID=0, too, but no other ranks. Within
  * a step, SLURM_NTASKS may be that of the whole job if someone exported it; SLURM_STEP_NUM_TASKS is asked first. */
 static const struct launcher launchers[] = {
-    {"hocket run", "HOCKET_RANK", "HOCKET_SIZE", {"HOCKET_LOCAL_RANK"}, "HOCKET_LOCAL_SIZE", NULL, false, false, {NULL}},
+    {"hocket run", "HOCKET_RANK", "HOCKET_SIZE", {"HOCKET_LOCAL_RANK"}, "HOCKET_LOCAL_SIZE", NULL, false, false,
+     {NULL}},
     {"torchrun", "RANK", "WORLD_SIZE", {"LOCAL_RANK"}, "LOCAL_WORLD_SIZE", NULL, true, false,
      {"TORCHELASTIC_RUN_ID", "MASTER_PORT"}},
     {"Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", {"OMPI_COMM_WORLD_LOCAL_RANK"},
@@ -88,7 +89,8 @@ static enum hkt_status number_of(getenv_function *getenv_fn, const char *name, i
 
 /* ---- rank and size ---- */
 
-/* The launcher, NULL: none. A launcher with half of its variables is a mistake worth a word, unless another is whole. */
+/* The launcher, NULL: none. A launcher with half of its variables is a mistake worth a word, unless another is whole.
+ * */
 static enum hkt_status find_launcher(getenv_function *getenv_fn, const struct launcher **out_launcher)
 {
     const char *set = NULL, *unset = NULL;

@@ -1,9 +1,10 @@
-/* Links and fork. A child that the application forks inherits the links' sockets; as long as it lives, the death of its
- * parent would close none of them and nobody would notice. So the child closes its copies, which is all it may do with a
- * communicator of its parent anyway.
+/* Links and fork. A child that the application forks inherits the links' sockets; as long as it lives, the death of
+ * its parent would close none of them and nobody would notice. So the child closes its copies, which is all it may do
+ * with a communicator of its parent anyway.
  *
- * The list is walked in the child without taking any boot's mutex (another thread may have held it at the fork). That is
- * safe: descriptors are set to -1 before they are closed, and fork copies the table of descriptors before the memory. */
+ * The list is walked in the child without taking any boot's mutex (another thread may have held it at the fork). That
+ * is safe: descriptors are set to -1 before they are closed, and fork copies the table of descriptors before the
+ * memory. */
 #include <unistd.h>
 
 #include "comm/boot_int.h"

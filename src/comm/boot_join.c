@@ -126,7 +126,8 @@ struct attempt {
     struct hkt__wire_hello hello;
 };
 
-/* Attempts return OK; AGAIN with the reason recorded, to be tried anew; or a failure that another try would not mend. */
+/* Attempts return OK; AGAIN with the reason recorded, to be tried anew; or a failure that another try would not mend.
+ * */
 static enum hkt_status attempt_connect(struct attempt *attempt, const struct hkt__net_target *target,
                                        const struct hkt__boot_goal *goal, struct hkt__boot_root_link *root)
 {

@@ -7,9 +7,9 @@
  *   READY                                  -->
  *                                          <--  when all are ready: GO
  *
- * Connections to the root stay open until GO, so whatever goes wrong on any rank before is known to the root, which tells
- * all: the meeting succeeds on all ranks or fails on all, with the first cause. The connections of the root's own
- * children become their links in the tree; those of the others are closed. */
+ * Connections to the root stay open until GO, so whatever goes wrong on any rank before is known to the root, which
+ * tells all: the meeting succeeds on all ranks or fails on all, with the first cause. The connections of the root's
+ * own children become their links in the tree; those of the others are closed. */
 #include "comm/boot_int.h"
 
 #include <errno.h>
@@ -105,8 +105,8 @@ static enum hkt_status root_timed_out(const struct meet *meet, int who)
     else
         snprintf(limit, sizeof limit, "before rank %d's time was over", who);
     if (is_place_known)
-        return hkt__fail(HKT_ERR_TIMEOUT, "rank%s %s of %d reached the root, but could not link to their neighbours %s: "
-                         "can their hosts reach each other by TCP?", plural, missing, nranks, limit);
+        return hkt__fail(HKT_ERR_TIMEOUT, "rank%s %s of %d reached the root, but could not link to their neighbours "
+                         "%s: can their hosts reach each other by TCP?", plural, missing, nranks, limit);
     return hkt__fail(HKT_ERR_TIMEOUT, "rank%s %s of %d did not arrive %s at the root (rank 0, port %u; %d of %d are "
                      "here): are they running, and were they given its address? HOCKET_INIT_TIMEOUT sets the limit",
                      plural, missing, nranks, limit, hkt__net_port(server->listener), server->narrived + 1, nranks);

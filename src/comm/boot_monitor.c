@@ -1,8 +1,8 @@
 /* The control plane after the meeting: one thread sleeps on the tree's links, spreads failures, and turns a link that
  * ends without farewell into one.
  *
- * Threads.  Links' sockets and readers belong to the monitor thread while it runs. Any thread may queue an event: queues,
- *   the table of seen events and is_stopping are guarded by boot->mutex, which nobody holds while waiting for anything.
+ * Threads.  Links' sockets and readers belong to the monitor thread while it runs. Any thread may queue an event:
+ *   queues, the table of seen events and is_stopping are guarded by boot->mutex, which nobody holds while waiting.
  * Order.  An event is handed to the sockets before the own handler sees it: the handler may end the process, and those
  *   behind this rank must learn who was really lost.
  * Once.  Links form a tree, so a flooded event meets no rank twice; the table of seen events catches equal reports made

@@ -1,6 +1,7 @@
-/* The tree and its all-gather. Ranks form a binary heap (children of r: 2r + 1 and 2r + 2), so each rank knows the shape
- * without being told. The ranks of a subtree are one contiguous range per level, so blocks travel straight between the
- * callers' result arrays: up the tree each rank sends its subtree's ranges, down the tree everyone gets the whole. */
+/* The tree and its all-gather. Ranks form a binary heap (children of r: 2r + 1 and 2r + 2), so each rank knows the
+ * shape without being told. The ranks of a subtree are one contiguous range per level, so blocks travel straight
+ * between the callers' result arrays: up the tree each rank sends its subtree's ranges, down the tree everyone gets
+ * the whole. */
 #include "comm/boot_int.h"
 
 #include <assert.h>
@@ -124,10 +125,10 @@ static enum hkt_status transfer_message(const struct gather *gather, const struc
         return hkt__fail_peer((enum hkt_status)event.status, event.culprit, "rank %d reports: %.900s", event.reporter,
                               event.text);
     if (message->type == HKT__WIRE_FAREWELL)
-        return hkt__fail_peer(HKT_ERR_PEER_LOST, link->rank, "rank %d left while the ranks exchanged addresses: look at "
-                              "its own output for the reason", link->rank);
-    return hkt__fail_peer(HKT_ERR_CORRUPT, link->rank, "rank %d sent a message of type %d that has no place in the setup",
-                          link->rank, (int)message->type);
+        return hkt__fail_peer(HKT_ERR_PEER_LOST, link->rank, "rank %d left while the ranks exchanged addresses: look "
+                              "at its own output for the reason", link->rank);
+    return hkt__fail_peer(HKT_ERR_CORRUPT, link->rank, "rank %d sent a message of type %d that has no place in the "
+                          "setup", link->rank, (int)message->type);
 }
 
 static enum hkt_status transfer_begin(const struct gather *gather, struct hkt__link *link, struct transfer *transfer)
@@ -199,8 +200,9 @@ static enum hkt_status gather_timed_out(const struct gather *gather, const struc
     const struct hkt__boot *boot = gather->boot;
     const int rank = boot->links[late->which].rank;
 
-    return hkt__fail_peer(HKT_ERR_TIMEOUT, rank, "rank %d waited %g s for rank %d in step %u of the setup: it, or a rank "
-                          "behind it, is stuck", boot->rank, (double)boot->timeout_ms / 1e3, rank, boot->gather_seq);
+    return hkt__fail_peer(HKT_ERR_TIMEOUT, rank, "rank %d waited %g s for rank %d in step %u of the setup: it, or a "
+                          "rank behind it, is stuck", boot->rank, (double)boot->timeout_ms / 1e3, rank,
+                          boot->gather_seq);
 }
 
 /* Run the transfers of a phase side by side until all are complete. */

@@ -320,7 +320,9 @@ bool hkt__wire_get_hello(const struct hkt__wire_message *message, const unsigned
     const size_t fields = (size_t)(c.at - message->payload);
 
     get(&c, proof, sizeof proof);
-    if (message->type != HKT__WIRE_HELLO || !is_exact(&c) || (purpose != HKT__WIRE_LINK && purpose != HKT__WIRE_REGISTER))
+    if (message->type != HKT__WIRE_HELLO || !is_exact(&c))
+        return false;
+    if (purpose != HKT__WIRE_LINK && purpose != HKT__WIRE_REGISTER)
         return false;
     prove_hello(token, nonce, message->payload, fields, expected);
     *out_is_proven = is_same_proof(proof, expected);

@@ -1,6 +1,6 @@
-/* What could break: ranks do not find each other in some order of arrival or at some size, an all-gather mixes up blocks,
- * a mistake of one rank (missing, doubled, wrong size, wrong token, dead, stuck) hangs the others or is blamed on someone
- * else, a failure leaks sockets or memory. */
+/* What could break: ranks do not find each other in some order of arrival or at some size, an all-gather mixes up
+ * blocks, a mistake of one rank (missing, doubled, wrong size, wrong token, dead, stuck) hangs the others or is
+ * blamed on someone else, a failure leaks sockets or memory. */
 #include "boot_ranks.h"
 
 #include <signal.h>
@@ -105,7 +105,8 @@ static void meet_in_any_order(void **state)
 
 static void meet_at_any_kind_of_address(void **state)
 {
-    static const char *const hosts[] = {"127.0.0.1", "::1", "localhost", "no-such-host.invalid,127.0.0.1", "::1,127.0.0.1"};
+    static const char *const hosts[] = {"127.0.0.1", "::1", "localhost", "no-such-host.invalid,127.0.0.1",
+                                        "::1,127.0.0.1"};
     struct boot_rank ranks[RANKS_MAX];
 
     (void)state;

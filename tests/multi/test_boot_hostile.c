@@ -1,6 +1,6 @@
 /* What could break: strangers on the rendezvous port (scanners, other protocols, silence, floods, byte-wise senders,
- * replays) stall or end a meeting, or leave descriptors behind; a proven rank that then goes silent hangs the job; bytes
- * from the net break a parser. All random data comes from printed seeds. */
+ * replays) stall or end a meeting, or leave descriptors behind; a proven rank that then goes silent hangs the job;
+ * bytes from the net break a parser. All random data comes from printed seeds. */
 #include "boot_ranks.h"
 
 #include <errno.h>

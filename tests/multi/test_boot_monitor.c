@@ -1,6 +1,6 @@
-/* What could break: a killed rank goes unnoticed, or someone else is blamed for it; an event is lost, delivered twice or to
- * its sender; a normal end looks like a death; a link that talks nonsense or stops reading stalls its neighbour; an
- * application's signal runs on the monitor's stack. */
+/* What could break: a killed rank goes unnoticed, or someone else is blamed for it; an event is lost, delivered twice
+ * or to its sender; a normal end looks like a death; a link that talks nonsense or stops reading stalls its
+ * neighbour; an application's signal runs on the monitor's stack. */
 #include "boot_ranks.h"
 
 #include <errno.h>

@@ -1,5 +1,5 @@
-/* What could break: a launcher's variables are misread or taken in the wrong order, a value that is no number passes, two
- * ranks derive different ports or tokens, two jobs the same ones, an error does not name the variable to mend. */
+/* What could break: a launcher's variables are misread or taken in the wrong order, a value that is no number passes,
+ * two ranks derive different ports or tokens, two jobs the same ones, an error does not name the variable to mend. */
 #include "comm/boot.h"
 
 #include <setjmp.h>
@@ -47,7 +47,8 @@ static const struct good_case good_cases[] = {
     {{"HOCKET_RANK=3", "HOCKET_SIZE=4", "HOCKET_LOCAL_RANK=1", "HOCKET_LOCAL_SIZE=2", "HOCKET_ROOT=10.0.0.7:4711",
       "HOCKET_TOKEN=abc"}, "hocket run", "10.0.0.7", 3, 4, 1, 2, 4711},
     {{"HOCKET_RANK=0", "HOCKET_SIZE=2", "HOCKET_ROOT=[::1]:65535"}, "hocket run", "::1", 0, 2, -1, -1, 65535},
-    {{"HOCKET_RANK=0", "HOCKET_SIZE=2", "HOCKET_ROOT=node-1.example:1"}, "hocket run", "node-1.example", 0, 2, -1, -1, 1},
+    {{"HOCKET_RANK=0", "HOCKET_SIZE=2", "HOCKET_ROOT=node-1.example:1"}, "hocket run", "node-1.example", 0, 2, -1,
+     -1, 1},
     {{"HOCKET_RANK=0", "HOCKET_SIZE=1"}, "hocket run", "", 0, 1, -1, -1, -1},
     {{"RANK=1", "WORLD_SIZE=2", "LOCAL_RANK=0", "LOCAL_WORLD_SIZE=1", "MASTER_ADDR=a.b", "MASTER_PORT=29500"},
      "torchrun", "a.b", 1, 2, 0, 1, 29500},
@@ -136,7 +137,8 @@ static const struct bad_case bad_cases[] = {
     {{"HOCKET_RANK=0", "HOCKET_SIZE=2", "HOCKET_ROOT=[::1]"}, {"HOCKET_ROOT", "[address]:port"}},
     {{"HOCKET_RANK=0", "HOCKET_SIZE=2", "HOCKET_ROOT=[]:1"}, {"HOCKET_ROOT"}},
     {{"HOCKET_RANK=0", "HOCKET_SIZE=2", "HOCKET_ROOT=[:1"}, {"HOCKET_ROOT"}},
-    {{"HOCKET_RANK=0", "HOCKET_SIZE=2", "HOCKET_ROOT=0123456789012345678901234567890123456789012345678901234567890123:1"},
+    {{"HOCKET_RANK=0", "HOCKET_SIZE=2",
+      "HOCKET_ROOT=0123456789012345678901234567890123456789012345678901234567890123:1"},
      {"HOCKET_ROOT", "63"}},
     {{"RANK=0", "WORLD_SIZE=2", "MASTER_PORT=1"}, {"MASTER_ADDR"}},
     {{"RANK=0", "WORLD_SIZE=2", "MASTER_ADDR=h"}, {"MASTER_PORT"}},

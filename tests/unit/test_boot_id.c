@@ -1,5 +1,5 @@
-/* What could break: an id changes on its way and is believed, a field does not survive, the listener behind an id is not
- * found again, or found by another id, or leaks. */
+/* What could break: an id changes on its way and is believed, a field does not survive, the listener behind an id is
+ * not found again, or found by another id, or leaks. */
 #include "comm/boot_int.h"
 
 #include <setjmp.h>

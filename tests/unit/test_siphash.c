@@ -1,6 +1,6 @@
-/* What could break: byte order, the tail word, the length byte, an odd address. A wrong hash still lets two ranks of one
- * build meet, so only foreign vectors find it. Vector i is SipHash-2-4 of the bytes 0, 1, .. i-1 under the key
- * 0, 1, .. 15; vector 15 is printed in the paper (appendix A), all agree with OpenSSL 3.0's SIPHASH. */
+/* What could break: byte order, the tail word, the length byte, an odd address. A wrong hash still lets two ranks of
+ * one build meet, so only foreign vectors find it. Vector i is SipHash-2-4 of the bytes 0, 1, .. i-1 under the key 0,
+ * 1, .. 15; vector 15 is printed in the paper (appendix A), all agree with OpenSSL 3.0's SIPHASH. */
 #include "core/siphash.h"
 
 #include <setjmp.h>
