@@ -34,6 +34,8 @@ HKT_NODISCARD enum hkt_status hkt__boot_id_unpack(const struct hkt_unique_id *id
  *  process takes it over. If rank 0 lives in another process, it binds the port itself: see hkt__boot_meet. A listener
  *  never taken over closes when the process ends. */
 HKT_NODISCARD enum hkt_status hkt__boot_id_create(struct hkt__boot_id *out_id);
+/** Close the listener of an id made in this process that no meeting will take over. */
+void hkt__boot_id_drop(const struct hkt__boot_id *id);
 
 struct hkt__boot_env {
     int rank, nranks;              /* -1 rank: environment says nothing, single process */

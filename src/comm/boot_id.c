@@ -1,7 +1,7 @@
 /* Unique ids, and the listeners that wait in this process for their rank 0.
  *
- * The public id is 128 bytes: magic "hktid", version, port, token, host, checksum. Nothing in it depends on the byte order
- * of the machine, so ids may travel between any two. */
+ * The public id is 128 bytes: magic "hktid", version, port, token, host, checksum. Nothing in it depends on the byte
+ * order of the machine, so ids may travel between any two. */
 #include "comm/boot_int.h"
 
 #include <errno.h>
@@ -57,8 +57,8 @@ enum hkt_status hkt__boot_id_unpack(const struct hkt_unique_id *id, struct hkt__
     uint64_t check = 0;
 
     if (memcmp(bytes + ID_MAGIC, id_magic, sizeof id_magic) != 0)
-        return hkt__fail(HKT_ERR_INVALID, "these bytes are no unique id of hocket (they do not begin with its mark): pass "
-                         "all %d bytes that hkt_get_unique_id gave", ID_BYTES);
+        return hkt__fail(HKT_ERR_INVALID, "these bytes are no unique id of hocket (they do not begin with its mark): "
+                         "pass all %d bytes that hkt_get_unique_id gave", ID_BYTES);
     if (bytes[ID_VERSION_AT] != ID_VERSION)
         return hkt__fail(HKT_ERR_INVALID, "the unique id has version %d, this library knows version %d: use the same "
                          "hocket on all hosts", bytes[ID_VERSION_AT], ID_VERSION);
@@ -132,6 +132,14 @@ int hkt__boot_listener_take(const struct hkt__boot_id *id)
         fd = entry->fd;
     hkt__free(entry);
     return fd;
+}
+
+void hkt__boot_id_drop(const struct hkt__boot_id *id)
+{
+    const int fd = hkt__boot_listener_take(id);
+
+    if (fd >= 0)
+        close(fd);
 }
 
 /* As many of this host's addresses as fit, comma-separated: whoever reads the id tries them in turn. */
