@@ -67,8 +67,18 @@ static bool allocate(struct perf_rank *rank)
     const size_t bytes = rank->options->bytes_max * (is_v(rank->options->coll) ? 2 : 1) + n * 16 + 4096;
 
     rank->buffer_bytes = (bytes + 4095) / 4096 * 4096;
-    rank->send = aligned_alloc(4096, rank->buffer_bytes);
-    rank->recv = aligned_alloc(4096, rank->buffer_bytes);
+    if (rank->options->local_register > 0) {
+        void *memory[2] = {NULL, NULL};
+
+        for (int i = 0; i < 2; i++)
+            if (hkt_mem_alloc(&memory[i], rank->buffer_bytes, rank->comm) < 0)
+                hkt_tool_say("perf", "rank %d: %s", rank->rank, hkt_last_error());
+        rank->send = memory[0];
+        rank->recv = memory[1];
+    } else {
+        rank->send = aligned_alloc(4096, rank->buffer_bytes);
+        rank->recv = aligned_alloc(4096, rank->buffer_bytes);
+    }
     rank->times = calloc((size_t)rank->options->iters, sizeof(double));
     rank->counts = calloc(n * 4, sizeof(size_t));
     rank->inputs = calloc(n + 1, (size_t)PERF_PATTERN * 8);
@@ -85,8 +95,11 @@ static bool allocate(struct perf_rank *rank)
 
 static void release(struct perf_rank *rank)
 {
-    free(rank->send);
-    free(rank->recv);
+    /* Registered buffers end with the communicator. */
+    if (rank->options->local_register == 0) {
+        free(rank->send);
+        free(rank->recv);
+    }
     free(rank->times);
     free(rank->counts);
     free(rank->inputs);

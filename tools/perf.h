@@ -15,7 +15,7 @@ struct perf_options {
     enum hkt_coll coll;
     size_t bytes_min, bytes_max, step_bytes;
     int step_factor;                 /* > 1: multiply, else add step_bytes */
-    int iters, warmup_iters, check_iters, threads, blocking;
+    int iters, warmup_iters, check_iters, threads, blocking, local_register;
     enum perf_average average;
     bool dtypes[HKT_DTYPE_COUNT], ops[HKT_OP_COUNT];
     int root;                        /* -1: every root */

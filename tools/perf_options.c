@@ -15,7 +15,7 @@ static const struct option long_options[] = {
     {"datatype", required_argument, NULL, 'd'},     {"op", required_argument, NULL, 'o'},
     {"root", required_argument, NULL, 'r'},         {"check", required_argument, NULL, 'c'},
     {"blocking", required_argument, NULL, 'z'},     {"average", required_argument, NULL, 'a'},
-    {"nthreads", required_argument, NULL, 't'},     {"json", required_argument, NULL, OPT_JSON},
+    {"nthreads", required_argument, NULL, 't'},     {"local_register", required_argument, NULL, 'R'},     {"json", required_argument, NULL, OPT_JSON},
     {"algo", required_argument, NULL, OPT_ALGO},    {"transport", required_argument, NULL, OPT_TRANSPORT},
     {"replay", required_argument, NULL, OPT_REPLAY}, {"per-tensor", no_argument, NULL, OPT_PER_TENSOR},
     {"help", no_argument, NULL, 'h'},               {NULL, 0, NULL, 0},
@@ -42,6 +42,7 @@ static void print_help(void)
            "  -z, --blocking N          0: calls back to back (default), 1: a barrier before each call\n"
            "  -a, --average N           time is 0: rank 0's, 1: the mean (default), 2: the least, 3: the largest\n"
            "  -t, --nthreads N          ranks per process, each a thread (1)\n"
+           "  -R, --local_register N    buffers are 0: malloc'ed (default), 2: of hkt_mem_alloc, which peers address\n"
            "      --algo NAME           force an algorithm (`hocket explain --list`)\n"
            "      --transport LIST      allow just these transports, e.g. tcp; ^shm: all but shm\n"
            "      --replay MODEL        all-reduce the gradients of a model (%s) in buckets of 25 MB\n"
@@ -143,6 +144,7 @@ static bool apply(int flag, const char *value, struct perf_options *o)
     case 'c': return parse_int(value, 0, 1 << 24, &o->check_iters);
     case 'z': return parse_int(value, 0, 1, &o->blocking);
     case 't': return parse_int(value, 1, 256, &o->threads);
+    case 'R': return parse_int(value, 0, 2, &o->local_register) && o->local_register != 1;
     case 'd': return parse_dtypes(value, o);
     case 'o': return parse_ops(value, o);
     case 'r': return parse_root(value, o);
@@ -169,7 +171,7 @@ int perf_parse(int argc, char **argv, struct perf_options *options, int *out_cod
     options->dtypes[HKT_F32] = options->ops[HKT_SUM] = true;
     optind = 0;
     *out_code = TOOL_USAGE;
-    while ((flag = getopt_long(argc, argv, "b:e:i:f:n:w:d:o:r:c:z:a:t:h", long_options, NULL)) != -1) {
+    while ((flag = getopt_long(argc, argv, "b:e:i:f:n:w:d:o:r:c:z:a:t:R:h", long_options, NULL)) != -1) {
         if (flag == 'h') {
             print_help();
             *out_code = TOOL_OK;

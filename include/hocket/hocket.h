@@ -5,6 +5,7 @@
 #include "hocket/coll.h"
 #include "hocket/comm.h"
 #include "hocket/info.h"
+#include "hocket/mem.h"
 #include "hocket/plan.h"
 #include "hocket/status.h"
 #include "hocket/stream.h"

@@ -45,7 +45,7 @@ static const char *two_buffers_v(int nranks, bool in_place)
 #define SRC_DIRECT "from the definition, on shared scratch"
 #define SRC_USER "from the definition, on the users' buffers (as XPMEM-based collectives)"
 
-#define USER_NOTE "threads of one process only"
+#define USER_NOTE "buffers that peers can reach"
 
 /* All rows have one shape. */
 /* clang-format off */

@@ -11,6 +11,7 @@ struct hkt__call {
     int root;                   /* -1: none; the peer of send and recv */
     bool is_send;               /* of HKT_SEND_RECV */
     bool in_place;              /* set by the check */
+    bool registered;            /* likewise: all significant buffers lie in registered memory */
     const void *in;
     void *out;
     size_t count;

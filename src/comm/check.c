@@ -121,6 +121,9 @@ static enum hkt_status check_buffers(struct hkt__call *call, const struct extent
     const uintptr_t in = (uintptr_t)call->in, out = (uintptr_t)call->out;
 
     call->in_place = false;
+    call->registered = call->comm->registered != NULL &&
+                       (!x->in_used || hkt__registered_covers(call->comm, call->in, x->in_bytes)) &&
+                       (!x->out_used || hkt__registered_covers(call->comm, call->out, x->out_bytes));
     if ((x->in_bytes > 0 && call->in == NULL) || (x->out_bytes > 0 && call->out == NULL))
         return bad(call, x->in_bytes > 0 && call->in == NULL ? "the send buffer is NULL" : "the receive buffer is NULL");
     if (!x->in_used || !x->out_used || x->in_bytes == 0 || x->out_bytes == 0)

@@ -68,10 +68,14 @@ static enum hkt_status reserve_temp(struct hkt_comm *comm, size_t bytes)
     return HKT_OK;
 }
 
+/** Multiply the input: into the output, to go on in place, unless the forced algorithm cannot; else aside. */
 static enum hkt_status premultiply(struct hkt__call *call, const struct hkt__user_op *op, struct hkt__bind *bind)
 {
     struct hkt_comm *comm = call->comm;
-    const bool into_out = call->coll == HKT_ALL_REDUCE || (call->coll == HKT_REDUCE && call->root == comm->rank);
+    const struct hkt__algo *forced = comm->options.forced[call->coll];
+    const bool has_out = call->coll == HKT_ALL_REDUCE || (call->coll == HKT_REDUCE && call->root == comm->rank);
+    const bool into_out = has_out && (call->in_place || forced == NULL || forced->restriction == NULL ||
+                                      forced->restriction(comm->nranks, true)[0] == '\0');
     const size_t elems = call->coll == HKT_REDUCE ? call->count : hkt__vector_elems(call);
     void *to = call->out;
 
@@ -118,6 +122,7 @@ enum hkt_status hkt__collective_start(struct hkt__collective *work, struct hkt__
     bind->grid = prepared->grid;
     bind->empty_frames = call->count == 0 && !hkt__coll_is_v(call->coll);
     bind->reduce = prepared->reduce;
+    bind->streaming = prepared->streaming;
     if (op != NULL) {
         bind->callback = op->function;
         bind->callback_arg = op->arg;

@@ -11,7 +11,8 @@
 /** What each member tells the others when a communicator is made. */
 struct contribution {
     int32_t status;
-    char text[252];
+    uint32_t copies;                 /* 1: this rank can copy from and to the memory of all others */
+    char text[248];
     uint32_t bytes[HKT__TRANSPORTS_MAX];
     unsigned char blobs[HKT__TRANSPORTS_MAX][HKT__TP_BLOB_MAX];
 };
@@ -87,6 +88,20 @@ static void price_routes(struct hkt_comm *comm)
         routes->latency_ns = 5000;
 }
 
+/** Can this rank copy from and to the memory of all peers? */
+static bool copies_all(const struct hkt_comm *comm)
+{
+    for (int r = 0; r < comm->nranks; r++) {
+        if (r == comm->rank)
+            continue;
+        const struct hkt__tp *tp = comm->job->tps[comm->routes.tp_of[r]];
+
+        if (!tp->ops->peer_copies(tp, comm->job_ranks[r]))
+            return false;
+    }
+    return true;
+}
+
 static enum hkt_status open_domains(struct hkt_comm *comm, struct contribution *own)
 {
     const struct hkt__tp_members members = {
@@ -106,6 +121,7 @@ static enum hkt_status open_domains(struct hkt_comm *comm, struct contribution *
             comm->routes.ndoms++;
         own->bytes[t] = (uint32_t)bytes;
     }
+    own->copies = rc == HKT_OK && copies_all(comm);
     return rc;
 }
 
@@ -131,20 +147,28 @@ static enum hkt_status connect_domain(struct hkt_comm *comm, int t, const struct
     return rc;
 }
 
-/** The windows of all peers, when all can be addressed; the own one then is a window too. */
-static enum hkt_status map_windows(struct hkt_comm *comm)
+/** The windows and memory of all peers, when all can be addressed; the own ones then are like theirs. */
+static enum hkt_status map_memory(struct hkt_comm *comm)
 {
+    struct hkt__exec_env *env = &comm->env;
     struct hkt__window_head **windows = hkt__calloc((size_t)comm->nranks, sizeof *windows);
 
-    if (windows == NULL)
+    env->windows = windows;
+    env->memory = hkt__calloc((size_t)comm->nranks, sizeof *env->memory);
+    env->srcs = hkt__calloc((size_t)comm->nranks, sizeof *env->srcs);
+    env->bounce = hkt__calloc_line(1, HKT__BOUNCE_BYTES);
+    if (windows == NULL || env->memory == NULL || env->srcs == NULL || env->bounce == NULL)
         return hkt__fail(HKT_ERR_NOMEM, "no memory for a communicator");
-    comm->env.windows = windows;
-    for (int r = 0; r < comm->nranks && comm->nranks > 1; r++) {
-        const int t = comm->routes.tp_of[r == comm->rank ? (r + 1) % comm->nranks : r];
+    if (comm->nranks == 1 || !comm->routes.all_memory)
+        return HKT_OK;
+    for (int r = 0; r < comm->nranks; r++) {
+        struct hkt__tp_dom *dom = comm->routes.doms[comm->routes.tp_of[r == comm->rank ? (r + 1) % comm->nranks : r]];
 
-        if (comm->routes.all_memory)
-            windows[r] = comm->routes.doms[t]->ops->window(comm->routes.doms[t], r);
+        windows[r] = dom->ops->window(dom, r);
+        env->memory[r] = (struct hkt__peer_memory){.is_same_process = comm->routes.all_user,
+                                                   .base = dom->ops->peer_base(dom, r), .dom = dom};
     }
+    comm->routes.memory_tp = env->memory_tp = comm->job->tps[comm->routes.tp_of[(comm->rank + 1) % comm->nranks]];
     return HKT_OK;
 }
 
@@ -166,13 +190,16 @@ static enum hkt_status connect_members(struct hkt_comm *comm, const struct hkt__
         if (all[r].status < 0)
             rc = hkt__fail_peer((enum hkt_status)all[r].status, r, "rank %d could not make %s: %.*s", r, comm->name,
                                 (int)sizeof all[r].text, all[r].text);
+    comm->routes.all_copy = rc == HKT_OK;
+    for (int r = 0; r < comm->nranks && rc == HKT_OK; r++)
+        comm->routes.all_copy &= all[r].copies != 0;
     for (int t = 0; t < HKT__TRANSPORTS_MAX && rc == HKT_OK; t++)
         if (comm->routes.doms[t] != NULL)
             rc = connect_domain(comm, t, all);
     hkt__free(all);
     if (rc == HKT_OK)
         price_routes(comm);
-    return rc == HKT_OK ? map_windows(comm) : rc;
+    return rc == HKT_OK ? map_memory(comm) : rc;
 }
 
 static enum hkt_status read_options(struct hkt_comm *comm, const struct hkt_config *config)
@@ -275,6 +302,7 @@ void hkt__comm_free(struct hkt_comm *comm)
     if (comm == NULL)
         return;
     hkt__p2p_destroy(comm->p2p);
+    hkt__registered_fini(comm);
     hkt__plans_fini(&comm->plans);
     hkt__run_destroy(comm->run);
     hkt__recorder_fini(&comm->recorder);
@@ -284,6 +312,9 @@ void hkt__comm_free(struct hkt_comm *comm)
     hkt__turn_fini(&comm->turn);
     pthread_mutex_destroy(&comm->failure.lock);
     hkt__free((void *)(uintptr_t)comm->env.windows);
+    hkt__free(comm->env.memory);
+    hkt__free(comm->env.srcs);
+    hkt__free(comm->env.bounce);
     hkt__free(comm->env.scratch);
     hkt__free(comm->env.tx);
     hkt__free(comm->env.rx);

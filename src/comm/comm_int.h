@@ -44,6 +44,7 @@ struct hkt__prepared {
     uint32_t key, generation;
     int32_t root, nslices, channels;
     size_t count, scratch_pitch;
+    bool streaming;
     const struct hkt__algo *algo;            /* NULL: an empty slot */
     struct hkt__cached_plan *cached;
     hkt__reduce_fn *reduce;
@@ -74,6 +75,8 @@ struct hkt__routes {
     struct hkt__tp_dom *doms[HKT__TRANSPORTS_MAX];
     int ndoms;
     bool all_memory, all_user;               /* every peer's window, every peer's memory is addressable */
+    bool all_copy;                           /* every rank can copy from and to every peer's memory */
+    struct hkt__tp *memory_tp;               /* the one that serves windows; NULL unless all_memory */
     double latency_ns, ns_per_byte;          /* of the slowest transport in use */
 };
 
@@ -103,6 +106,7 @@ struct hkt_comm {
     struct hkt__failure failure;
     struct hkt__turn turn;
     struct hkt__user_op *user_ops;           /* [HKT__USER_OPS_MAX] */
+    struct hkt__registered *registered;      /* memory that peers can address: memory.c */
     struct hkt__p2p *p2p;                    /* point-to-point state, made at first use */
     size_t *displs;                          /* packed displacements of the current v-variant; made at first use */
     void *temp;                              /* input of pre-multiplied sums that have no output to hold it; kept */
@@ -160,6 +164,12 @@ void hkt__plans_fini(struct hkt__plans *plans);
 HKT_NODISCARD enum hkt_status hkt__plans_link(struct hkt_comm *comm, struct hkt__cached_plan *cached, int channels);
 /** Open one lane to a peer. */
 HKT_NODISCARD enum hkt_status hkt__comm_link(struct hkt_comm *comm, int peer, int lane);
+
+/* memory.c */
+/** Release what hkt_mem_alloc gave and was not freed. */
+void hkt__registered_fini(struct hkt_comm *comm);
+/** Does a buffer lie in registered memory? */
+bool hkt__registered_covers(const struct hkt_comm *comm, const void *data, size_t bytes);
 
 /** Sleep on the communicator's transports. */
 void hkt__comm_park(struct hkt_comm *comm, int64_t timeout_ns);

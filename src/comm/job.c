@@ -267,6 +267,8 @@ enum hkt_status hkt__job_create(const struct hkt__boot_id *id, int nranks, int r
         rc = set_up_transports(job, id, transports != NULL ? transports : settings->transport);
         if (rc < 0)
             goto destroy;
+    } else {
+        hkt__boot_id_drop(id); /* nobody to meet */
     }
     *out_job = job;
     return HKT_OK;

@@ -49,8 +49,10 @@ static enum hkt_status build_plan(struct hkt_comm *comm, const struct hkt__algo 
     if (rc < 0)
         return rc;
     rc = hkt__lower(sched);
+    /* A rank alone touches nobody's memory, and has no window. */
     if (rc == HKT_OK)
-        rc = hkt__plan_create(sched, algo->info.needs_direct, algo->user_direct, out_plan);
+        rc = hkt__plan_create(sched, comm->nranks > 1 && algo->info.needs_direct, comm->nranks > 1 && algo->user_direct,
+                              out_plan);
     hkt__sched_destroy(sched);
     hkt__log(HKT__SUB_PLAN, HKT__LOG_DEBUG, "%s: built %s/%s root %d%s: %s", comm->name, hkt_coll_name(algo->info.coll),
              algo->info.name, root, in_place ? " in place" : "", hkt_status_name(rc));

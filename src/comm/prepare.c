@@ -57,7 +57,8 @@ static enum hkt_status choose(const struct hkt__call *call, const struct hkt__al
     const struct hkt_comm *comm = call->comm;
     const struct hkt__select_args args = {
         .coll = call->coll, .nranks = comm->nranks, .in_place = call->in_place && in_place_is_agreed(call->coll),
-        .direct_ok = comm->routes.all_memory, .user_ok = comm->routes.all_user,
+        .direct_ok = comm->routes.all_memory, .user_ok = comm->routes.all_user || call->registered,
+        .copy_ok = comm->routes.all_copy,
         .bytes = hkt__vector_elems(call) * hkt_dtype_size(call->dtype), .latency_ns = comm->routes.latency_ns,
         .ns_per_byte = comm->routes.ns_per_byte, .slice_bytes = comm->options.slice_bytes};
     const struct hkt__algo *forced = comm->options.forced[call->coll];
@@ -96,6 +97,10 @@ static enum hkt_status slice(const struct hkt__call *call, struct hkt__prepared 
     const bool direct = hkt__plan_is_direct(prepared->cached->plan);
     const size_t scratch_bytes = hkt__exec_instance_bytes(&comm->env, direct) * HKT__SCRATCH_INSTANCES;
 
+    if (prepared->algo->user_direct) {
+        prepared->channels = prepared->nslices = 1; /* nothing is staged: nothing to cut */
+        return HKT_OK;
+    }
     prepared->channels = direct ? 1 : comm->options.channels;
     while (prepared->channels > 1 && prepared->channels * shape->nlanes > HKT__COLL_LANES)
         prepared->channels /= 2;
@@ -108,7 +113,8 @@ static uint32_t call_word(const struct hkt__call *call)
 {
     const unsigned op = call->op == HKT_OP_COUNT ? HKT__CALL_NO_OP : (unsigned)call->op;
 
-    return hkt__call_pack(call->coll, call->dtype, op, 0, call->in_place ? HKT__CALL_IN_PLACE : 0);
+    return hkt__call_pack(call->coll, call->dtype, op, 0,
+                          (call->in_place ? HKT__CALL_IN_PLACE : 0) | (call->registered ? HKT__CALL_REGISTERED : 0));
 }
 
 static enum hkt_status prepare_anew(const struct hkt__call *call, struct hkt__prepared *out)
@@ -133,6 +139,7 @@ static enum hkt_status prepare_anew(const struct hkt__call *call, struct hkt__pr
         .call = hkt__call_pack(call->coll, call->dtype, op, (unsigned)(prepared.algo - hkt__algos),
                                tell_in_place ? HKT__CALL_IN_PLACE : 0),
         .root = call->root, .count = hkt__coll_is_v(call->coll) ? 0 : call->count};
+    prepared.streaming = hkt__vector_elems(call) * hkt_dtype_size(call->dtype) >= HKT__NT_BYTES;
     if (call->op != HKT_OP_COUNT)
         prepared.reduce = hkt__reduce_get(op < HKT_OP_USER ? call->op : HKT_SUM, call->dtype, hkt__isa_best());
     *out = prepared;

@@ -29,6 +29,7 @@
     X(shm_slot_bytes, "HOCKET_SHM_SLOT_BYTES", bytes, 1024, 4194304, "32K", "payload of one slot")                     \
     X(shm_bytes, "HOCKET_SHM_BYTES", bytes, 1048576, 1099511627776, "16G", "address space of a rank's shared segment; pages are used only when touched") \
     X(scratch_bytes, "HOCKET_SCRATCH_BYTES", bytes, 65536, 1073741824, "4M", "scratch of one communicator, reused by its operations") \
+    X(cma, "HOCKET_CMA", flag, 0, 1, "1", "copy between processes in one step (process_vm_readv) where the system allows it") \
     X(slice_bytes, "HOCKET_SLICE_BYTES", bytes, 256, 16777216, "64K", "pipeline unit: a chunk larger than this is cut into slices") \
     X(lanes, "HOCKET_LANES", int, 1, 8, "1", "channels a plan is replicated over")                                     \
     X(crc, "HOCKET_CRC", flag, 0, 1, "0", "CRC32C on every frame")                                                     \

@@ -5,8 +5,9 @@
 
 const char *hkt__unfit(const struct hkt__algo *algo, const struct hkt__select_args *args)
 {
-    if (algo->user_direct && !args->user_ok)
-        return "needs all ranks in one process";
+    if (algo->user_direct && !args->user_ok && !args->copy_ok)
+        return "needs buffers that peers can reach: threads, memory of hkt_mem_alloc, or a system that allows copies "
+               "between processes (HOCKET_CMA, ptrace_scope)";
     if (algo->info.needs_direct && !args->direct_ok)
         return "needs memory that all peers can address (ranks of one host, over shm or threads)";
     return algo->restriction == NULL ? "" : algo->restriction(args->nranks, args->in_place);

@@ -9,8 +9,9 @@ struct hkt__select_args {
     enum hkt_coll coll;
     int nranks;
     bool in_place;
-    bool direct_ok, user_ok;   /* all peers' windows, all peers' memory are addressable */
-    bool rank_order;           /* only algorithms that sum in rank order */
+    bool direct_ok;            /* all peers' windows are addressable */
+    bool user_ok;              /* so are the buffers of this call, on all ranks */
+    bool copy_ok;              /* or the system copies between processes */
     size_t bytes;              /* the collective's whole vector: count, or nranks * count, elements */
     double latency_ns, ns_per_byte;
     size_t slice_bytes;

@@ -3,11 +3,13 @@
 
 #include <string.h>
 
+#define STREAM_MIN 1024 /* below, the fence after streaming stores costs more than they save */
+
 void hkt__copy_bytes(void *dst, const void *src, size_t bytes, int streaming)
 {
     if (dst == src || bytes == 0)
         return;
-    if (streaming && bytes >= HKT__NT_BYTES) {
+    if (streaming && bytes >= STREAM_MIN) {
         const struct hkt__kernels *kernels = hkt__kernels_get(hkt__isa_best());
 
         if (kernels->copy_streaming != NULL) {

@@ -35,8 +35,8 @@ hkt__reduce_fn *hkt__reduce_get(enum hkt_op op, enum hkt_dtype dtype, enum hkt__
  * fit L2. */
 #define HKT__NT_BYTES ((size_t)4 << 20)
 
-/** memcpy for collectives: non-temporal stores from HKT__NT_BYTES on when `streaming` (the destination will not be
- *  read soon), visible to other threads by the caller's next release as any store; otherwise memcpy. No overlap,
+/** memcpy for collectives: past the caches when `streaming` (the caller moves HKT__NT_BYTES or more in all, and nobody
+ *  reads the destination soon), visible to other threads by the caller's next release as any store; otherwise memcpy. No overlap,
  *  except dst == src, which does nothing. */
 void hkt__copy_bytes(void *dst, const void *src, size_t bytes, int streaming);
 

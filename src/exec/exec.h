@@ -39,9 +39,18 @@ struct hkt__window_head {
     _Alignas(64) _Atomic uint64_t slices_done;
     /* The operation this rank has entered last; for messages that say who is late. Relaxed: no data hangs on it. */
     _Alignas(64) _Atomic uint64_t entered;
-    /* Addresses of the current operation's buffers, for peers in the same process; ordered by the plan's SIGNAL/WAIT. */
-    const void *in;
-    void *out;
+    /* The current operation's IN and OUT, for plans that touch them in place; ordered by the plan's SIGNAL/WAIT. */
+    struct hkt__published {
+        uint64_t address;                    /* in the owner's process */
+        uint64_t offset;                     /* 1 + where it lies in the owner's shared memory; 0: elsewhere */
+    } buffers[2];
+};
+
+/** How this rank touches the memory of a peer, nearest first: by its address, in its shared memory, by copying. */
+struct hkt__peer_memory {
+    bool is_same_process;
+    char *base;                              /* of its shared memory, in this address space; NULL: none */
+    struct hkt__tp_dom *dom;                 /* for copies */
 };
 
 /** Where runs of one communicator find things. Arrays are indexed [peer * lanes + lane]; entries that no plan uses yet
@@ -50,6 +59,10 @@ struct hkt__exec_env {
     struct hkt__chan **tx, **rx;
     int nranks, rank, lanes;
     struct hkt__window_head *const *windows; /* [rank], NULL where not addressable */
+    struct hkt__peer_memory *memory;         /* [rank] */
+    struct hkt__tp *memory_tp;               /* whose shared memory the own buffers may lie in; NULL: none */
+    const void **srcs;                       /* [nranks]: room for the arguments of one reduction */
+    char *bounce;                            /* HKT__BOUNCE_BYTES: what is copied from peers, and sums on their way out */
     size_t window_bytes;                     /* of each window, head included */
     char *scratch;                           /* for plans that keep to themselves */
     size_t scratch_bytes;
@@ -59,6 +72,7 @@ struct hkt__exec_env {
     bool crc;
 };
 
+#define HKT__BOUNCE_BYTES (131072 + 65536) /* stays in a core's second-level cache beside what it is reduced with */
 #define HKT__SCRATCH_INSTANCES 4 /* slices in flight that use scratch; a multiple of the channels used */
 
 /** Bytes of one scratch instance, for hkt__lower_slices. */
@@ -74,6 +88,7 @@ struct hkt__bind {
     int32_t channels;                /* replicas of the plan's lanes; slices are dealt round-robin */
     int32_t lane_first;              /* the plan's lane 0 is this channel lane */
     size_t scratch_pitch;            /* bytes between scratch slots */
+    bool streaming;                  /* results are large: stores past the caches pay */
     bool empty_frames;               /* messages of no bytes are sent all the same, so that their stamps are compared */
     hkt__reduce_fn *reduce;          /* NULL for movement */
     hkt_op_function callback;        /* instead of reduce, for user operations */

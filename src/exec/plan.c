@@ -127,6 +127,24 @@ static void fill_entry(const struct hkt__sched *sched, const struct placement *p
     }
 }
 
+static bool same_operand(const struct hkt__operand *a, const struct hkt__operand *b)
+{
+    return a->buf == b->buf && a->count == b->count && a->at.start == b->at.start && a->at.stride == b->at.stride &&
+           a->at.modulus == b->at.modulus;
+}
+
+/** Find each REDUCE whose result the next entry writes to other places, so that both can be done in one pass. */
+static void mark_spreads(struct hkt__plan *plan)
+{
+    for (int32_t q = 0; q < plan->nqueues; q++) {
+        struct hkt__entry *entries = &plan->entries[plan->queues[q].first];
+
+        for (int32_t i = 0; i + 1 < plan->queues[q].count; i++)
+            entries[i].is_spread = entries[i].kind == HKT__REDUCE && entries[i + 1].kind == HKT__WRITE &&
+                                   same_operand(&plan->args[entries[i + 1].arg_first].x, &entries[i].dst);
+    }
+}
+
 enum hkt_status hkt__plan_create(const struct hkt__sched *sched, bool direct, bool user_direct,
                                  struct hkt__plan **out_plan)
 {
@@ -158,6 +176,7 @@ enum hkt_status hkt__plan_create(const struct hkt__sched *sched, bool direct, bo
         plan->queues[q].first = first;
     for (int32_t i = 0; i < sched->nsteps; i++)
         fill_entry(sched, &place, i, plan);
+    mark_spreads(plan);
     placement_fini(&place);
     *out_plan = plan;
     return HKT_OK;

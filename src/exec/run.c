@@ -59,6 +59,21 @@ size_t hkt__exec_instance_bytes(const struct hkt__exec_env *env, bool direct)
     return bytes / HKT__SCRATCH_INSTANCES / HKT__LINE * HKT__LINE;
 }
 
+/** Tell peers where IN and OUT of this call are. */
+static void publish_buffers(const struct hkt__run *run, struct hkt__window_head *head)
+{
+    const void *const data[2] = {run->bind.in, run->bind.out};
+    struct hkt__tp *tp = run->env->memory_tp;
+
+    for (int buf = HKT__IN; buf <= HKT__OUT; buf++) {
+        uint64_t offset = 0;
+        /* A byte tells: shared memory is given out in whole blocks, and calls were checked to lie within one. */
+        const bool is_shared = tp != NULL && data[buf] != NULL && tp->ops->mem_locate(tp, data[buf], 1, &offset);
+
+        head->buffers[buf] = (struct hkt__published){(uint64_t)(uintptr_t)data[buf], is_shared ? offset + 1 : 0};
+    }
+}
+
 void hkt__run_start(struct hkt__run *run, const struct hkt__plan *plan, const struct hkt__bind *bind)
 {
     struct hkt__exec_env *env = run->env;
@@ -84,10 +99,8 @@ void hkt__run_start(struct hkt__run *run, const struct hkt__plan *plan, const st
         struct hkt__window_head *head = env->windows[env->rank];
 
         atomic_store_explicit(&head->entered, bind->stamp.op_seq, memory_order_relaxed);
-        if (plan->user_direct) {
-            head->in = bind->in;
-            head->out = bind->out;
-        }
+        if (plan->user_direct)
+            publish_buffers(run, head);
     }
     if (plan->direct)
         env->direct_slices += (uint64_t)bind->nslices;
@@ -151,7 +164,7 @@ static bool scratch_is_free(struct hkt__run *run, int32_t slice)
     return true;
 }
 
-static bool deps_are_done(const struct hkt__run *run, const struct hkt__cursor *cursor, const struct hkt__entry *entry)
+bool hkt__deps_are_done(const struct hkt__run *run, const struct hkt__cursor *cursor, const struct hkt__entry *entry)
 {
     const struct hkt__plan *plan = run->plan;
     const struct hkt__cursor *replica = &run->cursors[cursor->replica * plan->nqueues];
@@ -206,15 +219,14 @@ static enum hkt_status advance_entry(struct hkt__run *run, struct hkt__cursor *c
     case HKT__WAIT:
         return hkt__step_wait(run, cursor);
     default:
-        hkt__step_local(run, cursor, entry);
-        return HKT_OK;
+        return hkt__step_local(run, cursor, entry);
     }
 }
 
 /** Begin the entry at the head if its turn has come. */
 static bool open_entry(struct hkt__run *run, struct hkt__cursor *cursor, const struct hkt__entry *entry)
 {
-    if (!deps_are_done(run, cursor, entry))
+    if (!hkt__deps_are_done(run, cursor, entry))
         return false;
     if (entry->uses_scratch && !scratch_is_free(run, cursor->slice))
         return false;

@@ -12,6 +12,7 @@ struct hkt__cursor {
     int32_t slice, pos;    /* the entry at the head; slice == nslices: the queue is done */
     int32_t rounds;        /* slices of this replica finished: finished == rounds * count + pos */
     bool open;             /* the head entry has begun: total, done, piece and offset hold */
+    bool is_spread;        /* the WRITE at the head was done by the REDUCE before it */
     int32_t piece;         /* of the moving operand */
     size_t offset;         /* bytes of that piece already moved */
     size_t done, total;    /* bytes of the entry */
@@ -35,6 +36,9 @@ struct hkt__segment {
     size_t bytes;
 };
 
+/** True when memory of `rank` is reached by copying alone: segments of its IN and OUT then hold its own addresses. */
+bool hkt__is_far(const struct hkt__run *run, const struct hkt__operand *x, int rank);
+
 /** Bytes of an operand in a slice; the first piece with bytes becomes the cursor's. */
 size_t hkt__operand_bytes(const struct hkt__run *run, const struct hkt__operand *x, int32_t slice);
 /** Segment at (piece, offset) of x as it lies at `rank`; adjacent pieces are joined. Never empty before the end. */
@@ -44,13 +48,18 @@ struct hkt__segment hkt__segment_at(const struct hkt__run *run, const struct hkt
 void hkt__segment_advance(const struct hkt__run *run, const struct hkt__operand *x, struct hkt__cursor *at,
                           size_t bytes);
 
+/** Are the dependencies of an entry of the cursor's queue done, for the cursor's slice? */
+bool hkt__deps_are_done(const struct hkt__run *run, const struct hkt__cursor *cursor, const struct hkt__entry *entry);
+
 /** Advance the head entry. OK: done. IN_PROGRESS: moved, then blocked. AGAIN: blocked. */
 enum hkt_status hkt__step_send(struct hkt__run *run, struct hkt__cursor *cursor, const struct hkt__entry *entry,
                                size_t limit);
 enum hkt_status hkt__step_recv(struct hkt__run *run, struct hkt__cursor *cursor, const struct hkt__entry *entry);
 enum hkt_status hkt__step_signal(struct hkt__run *run, struct hkt__cursor *cursor);
 enum hkt_status hkt__step_wait(struct hkt__run *run, struct hkt__cursor *cursor);
-void hkt__step_local(struct hkt__run *run, struct hkt__cursor *cursor, const struct hkt__entry *entry);
+/** Local and direct steps are done in one go; failures come from copies to and from peers. */
+enum hkt_status hkt__step_local(struct hkt__run *run, struct hkt__cursor *cursor, const struct hkt__entry *entry);
+void hkt__run_fold(const struct hkt__run *run, void *dst, const void *const *srcs, int nsrcs, size_t bytes);
 
 /** The frame's stamp differs from this call's: record who called what (MISMATCH). */
 enum hkt_status hkt__stamp_mismatch(int peer, const struct hkt__stamp *own, const struct hkt__stamp *theirs);

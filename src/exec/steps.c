@@ -25,9 +25,21 @@ static char *buffer_base(const struct hkt__run *run, int buf, int rank, int32_t 
 
         return base + instance * hkt__exec_instance_bytes(env, direct);
     }
-    if (rank != env->rank)
-        return buf == HKT__OUT ? env->windows[rank]->out : (char *)(uintptr_t)env->windows[rank]->in;
+    if (rank != env->rank) {
+        const struct hkt__published *theirs = &env->windows[rank]->buffers[buf];
+        const struct hkt__peer_memory *memory = &env->memory[rank];
+
+        if (!memory->is_same_process && theirs->offset != 0)
+            return memory->base + (theirs->offset - 1);
+        return (char *)(uintptr_t)theirs->address;
+    }
     return buf == HKT__OUT ? run->bind.out : (char *)(uintptr_t)run->bind.in;
+}
+
+bool hkt__is_far(const struct hkt__run *run, const struct hkt__operand *x, int rank)
+{
+    return rank != run->env->rank && x->buf != HKT__SCRATCH && !run->env->memory[rank].is_same_process &&
+           run->env->windows[rank]->buffers[x->buf].offset == 0;
 }
 
 static struct hkt__segment piece_segment(const struct hkt__run *run, const struct hkt__operand *x, int rank, int32_t i,
@@ -191,7 +203,7 @@ static enum hkt_status next_frame(const struct hkt__run *run, const struct hkt__
     return HKT_OK;
 }
 
-static void fold(const struct hkt__run *run, void *dst, const void *const *srcs, int nsrcs, size_t bytes)
+void hkt__run_fold(const struct hkt__run *run, void *dst, const void *const *srcs, int nsrcs, size_t bytes)
 {
     const struct hkt__bind *bind = &run->bind;
     const size_t count = bytes / bind->elem_bytes;
@@ -223,7 +235,7 @@ static void drain_frame(struct hkt__run *run, struct hkt__cursor *cursor, const 
             const void *srcs[2] = {with.data, data};
 
             bytes = with.bytes < bytes ? with.bytes : bytes;
-            fold(run, to.data, srcs, 2, bytes);
+            hkt__run_fold(run, to.data, srcs, 2, bytes);
         } else {
             memcpy(to.data, data, bytes);
         }
@@ -273,74 +285,4 @@ enum hkt_status hkt__step_wait(struct hkt__run *run, struct hkt__cursor *cursor)
     if (rc == HKT_OK)
         chan->ops->rx_end(chan);
     return rc;
-}
-
-#define FOLD_SOURCES 16 /* pointers kept on the stack; longer lists are folded in parts, in the same order */
-
-/** dst = args in order, segment by segment. All operands have the same pieces, so one cursor walks them all. */
-static void reduce_args(struct hkt__run *run, struct hkt__cursor *cursor, const struct hkt__entry *entry, size_t total)
-{
-    const struct hkt__arg *args = &run->plan->args[entry->arg_first];
-
-    while (cursor->done < total) {
-        const struct hkt__segment to = hkt__segment_at(run, &entry->dst, run->env->rank, cursor);
-        const void *srcs[FOLD_SOURCES];
-        size_t bytes = to.bytes;
-        int n = 0;
-
-        for (int32_t i = 0; i < entry->arg_count; i++) {
-            const struct hkt__segment from = hkt__segment_at(run, &args[i].x, args[i].rank, cursor);
-
-            bytes = from.bytes < bytes ? from.bytes : bytes;
-        }
-        for (int32_t i = 0; i < entry->arg_count; i++) {
-            if (n == FOLD_SOURCES) {
-                fold(run, to.data, srcs, n, bytes);
-                srcs[0] = to.data;
-                n = 1;
-            }
-            srcs[n++] = hkt__segment_at(run, &args[i].x, args[i].rank, cursor).data;
-            if (args[i].rank != run->env->rank)
-                run->env->bytes_direct += bytes;
-        }
-        fold(run, to.data, srcs, n, bytes);
-        hkt__segment_advance(run, &entry->dst, cursor, bytes);
-    }
-}
-
-/** to = from, segment by segment; either may lie at another rank. */
-static void copy_operand(struct hkt__run *run, struct hkt__cursor *cursor, const struct hkt__arg *to,
-                         const struct hkt__arg *from)
-{
-    const size_t total = hkt__operand_bytes(run, &from->x, cursor->slice);
-
-    while (cursor->done < total) {
-        const struct hkt__segment src = hkt__segment_at(run, &from->x, from->rank, cursor);
-        const struct hkt__segment dst = hkt__segment_at(run, &to->x, to->rank, cursor);
-        const size_t bytes = src.bytes < dst.bytes ? src.bytes : dst.bytes;
-
-        if (src.data != dst.data)
-            memcpy(dst.data, src.data, bytes);
-        if (to->rank != run->env->rank || from->rank != run->env->rank)
-            run->env->bytes_direct += bytes;
-        hkt__segment_advance(run, &from->x, cursor, bytes);
-    }
-}
-
-void hkt__step_local(struct hkt__run *run, struct hkt__cursor *cursor, const struct hkt__entry *entry)
-{
-    const struct hkt__arg *args = &run->plan->args[entry->arg_first];
-    const struct hkt__arg dst = {run->env->rank, entry->dst};
-
-    if (entry->kind == HKT__WRITE) {
-        for (int32_t i = 1; i < entry->arg_count; i++) {
-            struct hkt__cursor at = {.slice = cursor->slice};
-
-            copy_operand(run, &at, &args[i], &args[0]);
-        }
-    } else if (entry->kind == HKT__COPY || entry->arg_count == 1) {
-        copy_operand(run, cursor, &dst, &args[0]);
-    } else {
-        reduce_args(run, cursor, entry, hkt__operand_bytes(run, &entry->dst, cursor->slice));
-    }
 }

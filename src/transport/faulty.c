@@ -317,6 +317,56 @@ static void *window(struct hkt__tp_dom *base, int peer)
     return inner->ops->window(inner, peer);
 }
 
+/* Memory of peers is not a channel: what is read or written there cannot be lost, only the channels' signals about it. */
+static enum hkt_status mem_alloc(struct hkt__tp *base, size_t bytes, void **out_memory)
+{
+    struct hkt__tp *inner = ((struct faulty_tp *)base)->inner;
+
+    return inner->ops->mem_alloc(inner, bytes, out_memory);
+}
+
+static void mem_free(struct hkt__tp *base, void *memory)
+{
+    struct hkt__tp *inner = ((struct faulty_tp *)base)->inner;
+
+    inner->ops->mem_free(inner, memory);
+}
+
+static bool mem_locate(struct hkt__tp *base, const void *data, size_t bytes, uint64_t *out_offset)
+{
+    struct hkt__tp *inner = ((struct faulty_tp *)base)->inner;
+
+    return inner->ops->mem_locate(inner, data, bytes, out_offset);
+}
+
+static void *peer_base(struct hkt__tp_dom *base, int peer)
+{
+    struct hkt__tp_dom *inner = ((struct faulty_dom *)base)->inner;
+
+    return inner->ops->peer_base(inner, peer);
+}
+
+static bool peer_copies(const struct hkt__tp *base, int job_rank)
+{
+    const struct hkt__tp *inner = ((const struct faulty_tp *)base)->inner;
+
+    return inner->ops->peer_copies(inner, job_rank);
+}
+
+static enum hkt_status peer_read(struct hkt__tp_dom *base, int peer, void *to, uint64_t from, size_t bytes)
+{
+    struct hkt__tp_dom *inner = ((struct faulty_dom *)base)->inner;
+
+    return inner->ops->peer_read(inner, peer, to, from, bytes);
+}
+
+static enum hkt_status peer_write(struct hkt__tp_dom *base, int peer, uint64_t to, const void *from, size_t bytes)
+{
+    struct hkt__tp_dom *inner = ((struct faulty_dom *)base)->inner;
+
+    return inner->ops->peer_write(inner, peer, to, from, bytes);
+}
+
 static void park(struct hkt__tp_dom *base, int64_t timeout_ns)
 {
     struct faulty_dom *dom = (struct faulty_dom *)base;
@@ -427,8 +477,9 @@ static void fill(void)
         tables[i] = (struct hkt__tp_ops){
             .name = inner->name, .summary = inner->summary, .probe = entries[i].probe, .query = query,
             .open = entries[i].open, .close = tp_close, .address = address, .reach = reach, .dom_open = dom_open,
-            .dom_connect = dom_connect, .dom_close = dom_close, .chan_open = chan_open, .window = window, .park = park,
-            .wake = wake,
+            .dom_connect = dom_connect, .dom_close = dom_close, .chan_open = chan_open, .window = window,
+            .mem_alloc = mem_alloc, .mem_free = mem_free, .mem_locate = mem_locate, .peer_base = peer_base,
+            .peer_copies = peer_copies, .peer_read = peer_read, .peer_write = peer_write, .park = park, .wake = wake,
         };
 }
 

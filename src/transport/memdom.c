@@ -78,6 +78,7 @@ enum hkt_status hkt__mem_tp_init(struct hkt__mem_tp *tp, const struct hkt__tp_pa
 
 void hkt__mem_tp_fini(struct hkt__mem_tp *tp)
 {
+    hkt__mem_user_fini(tp);
     while (tp->limbo != NULL) { /* what peers still touch stays mapped on their side, and is never given out again */
         struct hkt__mem_region *region = tp->limbo;
 
@@ -209,6 +210,11 @@ static enum hkt_status connect_peer(struct mem_dom *dom, int peer, const unsigne
 struct hkt__mem_tp *hkt__mem_dom_instance(struct hkt__tp_dom *base)
 {
     return ((struct mem_dom *)base)->tp;
+}
+
+int hkt__mem_dom_job_rank(const struct hkt__tp_dom *base, int peer)
+{
+    return ((const struct mem_dom *)base)->job_ranks[peer];
 }
 
 enum hkt_status hkt__mem_dom_connect(struct hkt__tp_dom *base, const unsigned char *blobs, const size_t *bytes,

@@ -19,11 +19,13 @@
 #include "transport/transport.h"
 
 struct hkt__mem_region;
+struct hkt__mem_user;
 
 /** A rank of the job whose arena this process can address. */
 struct hkt__mem_peer {
     struct hkt__arena *arena; /* NULL: not reachable; one reference */
     pid_t pid;                /* as this process would signal it; 0: unknown */
+    bool can_copy;            /* process_vm_readv and writev reach all its memory: tried, not assumed */
 };
 
 /** What both instances have in common; embedded first. Written by open and reach, afterwards only read, but for limbo. */
@@ -34,8 +36,9 @@ struct hkt__mem_tp {
     struct hkt__mem_peer *peers;       /* [job rank]; the own rank included */
     uint32_t nslots;
     size_t slot_bytes;
-    pthread_mutex_t lock;              /* guards limbo */
+    pthread_mutex_t lock;              /* guards limbo and users */
     struct hkt__mem_region *limbo;
+    struct hkt__mem_user *users;       /* blocks of the arena that the user holds: memuser.c */
 };
 
 /** Create the arena and the table of peers. hkt__mem_tp_fini accepts an object that init failed on. */
@@ -57,5 +60,20 @@ enum hkt_status hkt__mem_chan_open(struct hkt__tp_dom *dom, int peer, int lane, 
 void *hkt__mem_window(struct hkt__tp_dom *dom, int peer);
 void hkt__mem_park(struct hkt__tp_dom *dom, int64_t timeout_ns);
 void hkt__mem_wake(struct hkt__tp_dom *dom);
+
+/** Job rank of a member, for memuser.c. */
+int hkt__mem_dom_job_rank(const struct hkt__tp_dom *dom, int peer);
+
+/* memuser.c: memory for users in the arena, and copies to and from memory elsewhere. */
+enum hkt_status hkt__mem_user_alloc(struct hkt__tp *tp, size_t bytes, void **out_memory);
+void hkt__mem_user_free(struct hkt__tp *tp, void *memory);
+void hkt__mem_user_fini(struct hkt__mem_tp *tp);
+bool hkt__mem_user_locate(struct hkt__tp *tp, const void *data, size_t bytes, uint64_t *out_offset);
+void *hkt__mem_peer_base(struct hkt__tp_dom *dom, int peer);
+bool hkt__mem_peer_copies(const struct hkt__tp *tp, int job_rank);
+enum hkt_status hkt__mem_peer_read(struct hkt__tp_dom *dom, int peer, void *to, uint64_t from, size_t bytes);
+enum hkt_status hkt__mem_peer_write(struct hkt__tp_dom *dom, int peer, uint64_t to, const void *from, size_t bytes);
+/** Read a word of a peer whose value is known: may this process copy from it? */
+bool hkt__mem_try_copy(pid_t pid, uint64_t address, uint64_t expected);
 
 #endif

@@ -11,6 +11,7 @@
 #include "core/error.h"
 #include "core/log.h"
 #include "core/mem.h"
+#include "core/settings.h"
 #include "transport/fdpass.h"
 #include "transport/memdom.h"
 #include "transport/tables.h"
@@ -25,6 +26,8 @@ struct shm_address {
     unsigned char server_name[HKT__FDPASS_NAME_BYTES];
     char boot_id[BOOT_ID_BYTES];
     uint32_t pad;
+    uint64_t probe_address;            /* of a word in the sender's own memory, */
+    uint64_t probe_value;              /* and what it holds: for peers to try copying */
 };
 _Static_assert(sizeof(struct shm_address) <= HKT__TP_BLOB_MAX, "an address fits its blob");
 
@@ -35,6 +38,8 @@ struct shm_tp {
     char boot_id[BOOT_ID_BYTES];
     pthread_mutex_t lock;              /* guards server, between the threads that connect domains */
     struct hkt__fdserver *server;      /* NULL once stopped */
+    uint64_t probe_word;               /* see shm_address */
+    bool may_copy;
 };
 
 /** This boot of this kernel, the same in all its containers. */
@@ -109,6 +114,9 @@ static enum hkt_status tp_open(const struct hkt__tp_params *params, struct hkt__
 
     if (rc == HKT_OK)
         rc = read_boot_id(tp->boot_id);
+    memcpy(&tp->probe_word, params->token, sizeof tp->probe_word);
+    tp->probe_word ^= (uint64_t)(uintptr_t)tp;
+    tp->may_copy = params->settings->cma != 0;
     if (rc == HKT_OK)
         rc = hkt__fdserver_start(tp->mem.arena->fd, tp->token, &tp->server);
     if (rc < 0) {
@@ -122,7 +130,8 @@ static enum hkt_status tp_open(const struct hkt__tp_params *params, struct hkt__
 static enum hkt_status address(struct hkt__tp *base, void *out_blob, size_t *out_bytes)
 {
     const struct shm_tp *tp = (struct shm_tp *)base;
-    struct shm_address mine = { .magic = ADDRESS_MAGIC, .user = geteuid(), .arena_bytes = tp->mem.arena->bytes };
+    struct shm_address mine = { .magic = ADDRESS_MAGIC, .user = geteuid(), .arena_bytes = tp->mem.arena->bytes,
+                                .probe_address = (uint64_t)(uintptr_t)&tp->probe_word, .probe_value = tp->probe_word };
 
     memcpy(mine.server_name, hkt__fdserver_name(tp->server), sizeof mine.server_name);
     memcpy(mine.boot_id, tp->boot_id, sizeof mine.boot_id);
@@ -143,6 +152,7 @@ static enum hkt_status fetch_arena(struct shm_tp *tp, const struct shm_address *
         return rc;
     rc = hkt__arena_map(fd, theirs->arena_bytes, &peer->arena);
     close(fd);
+    peer->can_copy = tp->may_copy && hkt__mem_try_copy(peer->pid, theirs->probe_address, theirs->probe_value);
     return rc;
 }
 
@@ -193,6 +203,13 @@ const struct hkt__tp_ops hkt__tp_shm = {
     .dom_close = hkt__mem_dom_close,
     .chan_open = hkt__mem_chan_open,
     .window = hkt__mem_window,
+    .mem_alloc = hkt__mem_user_alloc,
+    .mem_free = hkt__mem_user_free,
+    .mem_locate = hkt__mem_user_locate,
+    .peer_base = hkt__mem_peer_base,
+    .peer_copies = hkt__mem_peer_copies,
+    .peer_read = hkt__mem_peer_read,
+    .peer_write = hkt__mem_peer_write,
     .park = hkt__mem_park,
     .wake = hkt__mem_wake,
 };

@@ -97,6 +97,10 @@ const struct hkt__tp_ops hkt__tp_thread = {
     .dom_close = hkt__mem_dom_close,
     .chan_open = hkt__mem_chan_open,
     .window = hkt__mem_window,
+    .mem_alloc = hkt__mem_user_alloc,
+    .mem_free = hkt__mem_user_free,
+    .mem_locate = hkt__mem_user_locate,
+    .peer_base = hkt__mem_peer_base,
     .park = hkt__mem_park,
     .wake = hkt__mem_wake,
 };

@@ -45,6 +45,72 @@ static void default_wake(struct hkt__tp_dom *dom)
     (void)dom;
 }
 
+static enum hkt_status default_mem_alloc(struct hkt__tp *tp, size_t bytes, void **out_memory)
+{
+    (void)bytes;
+    (void)out_memory;
+    return hkt__fail(HKT_ERR_UNSUPPORTED, "%s has no memory that peers can address", tp->ops->name);
+}
+
+static void default_mem_free(struct hkt__tp *tp, void *memory)
+{
+    (void)tp;
+    (void)memory;
+}
+
+static bool default_mem_locate(struct hkt__tp *tp, const void *data, size_t bytes, uint64_t *out_offset)
+{
+    (void)tp;
+    (void)data;
+    (void)bytes;
+    (void)out_offset;
+    return false;
+}
+
+static bool default_peer_copies(const struct hkt__tp *tp, int job_rank)
+{
+    (void)tp;
+    (void)job_rank;
+    return false;
+}
+
+static enum hkt_status default_peer_read(struct hkt__tp_dom *dom, int peer, void *to, uint64_t from, size_t bytes)
+{
+    (void)to;
+    (void)from;
+    (void)bytes;
+    return hkt__fail_peer(HKT_ERR_UNSUPPORTED, peer, "%s cannot copy from memory of rank %d", dom->ops->name, peer);
+}
+
+static enum hkt_status default_peer_write(struct hkt__tp_dom *dom, int peer, uint64_t to, const void *from, size_t bytes)
+{
+    (void)to;
+    (void)from;
+    (void)bytes;
+    return hkt__fail_peer(HKT_ERR_UNSUPPORTED, peer, "%s cannot copy to memory of rank %d", dom->ops->name, peer);
+}
+
+/** Operations on memory of peers: all or none of them, mostly. */
+static void fill_memory(struct hkt__tp_ops *table)
+{
+    if (table->window == NULL)
+        table->window = default_window;
+    if (table->mem_alloc == NULL)
+        table->mem_alloc = default_mem_alloc;
+    if (table->mem_free == NULL)
+        table->mem_free = default_mem_free;
+    if (table->mem_locate == NULL)
+        table->mem_locate = default_mem_locate;
+    if (table->peer_base == NULL)
+        table->peer_base = default_window;
+    if (table->peer_copies == NULL)
+        table->peer_copies = default_peer_copies;
+    if (table->peer_read == NULL)
+        table->peer_read = default_peer_read;
+    if (table->peer_write == NULL)
+        table->peer_write = default_peer_write;
+}
+
 static void fill(void)
 {
     for (int i = 0; i < TABLE_COUNT; i++) {
@@ -57,8 +123,7 @@ static void fill(void)
         assert(table->chan_open != NULL);
         if (table->probe == NULL)
             table->probe = default_probe;
-        if (table->window == NULL)
-            table->window = default_window;
+        fill_memory(table);
         if (table->park == NULL)
             table->park = default_park;
         if (table->wake == NULL)

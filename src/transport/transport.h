@@ -135,6 +135,19 @@ struct hkt__tp_ops {
                                  struct hkt__chan **out_rx);
     /** Base of a member's window (own included) in this address space; NULL without HKT__TP_MEMORY. */
     void *(*window)(struct hkt__tp_dom *dom, int peer);
+    /** Memory of this rank that members of its domains can address, as they can its windows. Page aligned, zeroed; released
+     *  by mem_free. UNSUPPORTED without HKT__TP_MEMORY. */
+    enum hkt_status (*mem_alloc)(struct hkt__tp *tp, size_t bytes, void **out_memory);
+    void (*mem_free)(struct hkt__tp *tp, void *memory);
+    /** Is [data, data + bytes) part of such memory? Then *out_offset is where, relative to what peer_base gives. */
+    bool (*mem_locate)(struct hkt__tp *tp, const void *data, size_t bytes, uint64_t *out_offset);
+    /** Where a member's memory of that kind begins in this address space; NULL without HKT__TP_MEMORY. */
+    void *(*peer_base)(struct hkt__tp_dom *dom, int peer);
+    /** Can this rank copy from and to all memory of a rank of the job? Known after reach; each end asks for itself. */
+    bool (*peer_copies)(const struct hkt__tp *tp, int job_rank);
+    /** Do so; the memory is named by its address there. */
+    enum hkt_status (*peer_read)(struct hkt__tp_dom *dom, int peer, void *to, uint64_t from, size_t bytes);
+    enum hkt_status (*peer_write)(struct hkt__tp_dom *dom, int peer, uint64_t to, const void *from, size_t bytes);
     /** Sleep until something may have arrived on this domain, at most timeout_ns; early return is fine. wake makes a
      *  sleeper of this process return (abort). */
     void (*park)(struct hkt__tp_dom *dom, int64_t timeout_ns);

@@ -1,0 +1,36 @@
+/* Memory that peers can address. Collectives work on any memory; on memory that all ranks of a host map, they move each
+ * byte once: a rank reads its peers' inputs and writes their outputs in place, nothing is staged.
+ *
+ * Danger: such memory must be used by all ranks of a call or by none. A call whose significant buffers lie in registered
+ * memory on one rank and not on another may choose different algorithms there, which is reported as a mismatch. */
+#ifndef HOCKET_MEM_H
+#define HOCKET_MEM_H
+
+#include "hocket/comm.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/** Allocate `bytes` on every rank of comm, registered with comm. Where ranks share no memory (several hosts) it is ordinary
+ *  memory, and works the same. Contents are zero; alignment is a page; huge pages are asked for.
+ *  Owns     gives *out_memory, released by hkt_mem_free, at the latest by the end of comm
+ *  Threads  collective; bytes may differ by rank
+ *  Errors   NOMEM on all ranks when any rank has none (HOCKET_SHM_BYTES bounds shared memory) */
+HKT_API HKT_NODISCARD enum hkt_status hkt_mem_alloc(void **out_memory, size_t bytes, struct hkt_comm *comm);
+
+/** Release memory of hkt_mem_alloc. Collective: no rank may still use it in an operation. NULL is allowed, on all ranks. */
+HKT_API HKT_NODISCARD enum hkt_status hkt_mem_free(void *memory, struct hkt_comm *comm);
+
+/** Register [data, data + bytes), part of memory from hkt_mem_alloc of any communicator of the same job, with comm: what
+ *  was allocated on a parent serves its children.
+ *  Threads  collective; each rank names its own buffer
+ *  Errors   UNSUPPORTED on all ranks, naming one whose buffer peers cannot address; nothing is registered then */
+HKT_API HKT_NODISCARD enum hkt_status hkt_comm_register(struct hkt_comm *comm, void *data, size_t bytes);
+/** Undo it; data as given to register. Collective. */
+HKT_API HKT_NODISCARD enum hkt_status hkt_comm_deregister(struct hkt_comm *comm, void *data);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

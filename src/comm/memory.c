@@ -1,0 +1,199 @@
+/* Memory that peers can address: allocation, registration, and the question whether a call's buffers are registered. */
+#include "hocket/mem.h"
+
+#include <string.h>
+#include <sys/mman.h>
+
+#include "comm/call.h"
+#include "core/bits.h"
+#include "core/mem.h"
+
+#define PAGE ((size_t)4096)
+
+struct hkt__registered {
+    char *data;
+    size_t bytes;
+    bool is_owned;                     /* made by hkt_mem_alloc of this communicator */
+    bool is_shared;                    /* of the transport's memory; else mapped here */
+    struct hkt__registered *next;
+};
+
+static struct hkt__registered *find(const struct hkt_comm *comm, const void *data)
+{
+    struct hkt__registered *r = comm->registered;
+
+    while (r != NULL && r->data != data)
+        r = r->next;
+    return r;
+}
+
+/** All ranks or none: the least of what the ranks say, and who said it. Fails as the all-gather does. */
+static enum hkt_status agree(struct hkt_comm *comm, enum hkt_status own, int *out_rank, enum hkt_status *out_worst)
+{
+    int32_t mine = own, *all = hkt__calloc((size_t)comm->nranks, sizeof *all);
+    enum hkt_status rc;
+
+    if (all == NULL)
+        return hkt__comm_fail_here(comm, hkt__fail(HKT_ERR_NOMEM, "no memory to agree on memory"), "memory");
+    rc = hkt_all_gather(&mine, all, 1, HKT_INT32, comm, NULL);
+    *out_worst = HKT_OK;
+    for (int r = 0; r < comm->nranks && rc == HKT_OK; r++) {
+        if (all[r] >= *out_worst)
+            continue;
+        *out_worst = (enum hkt_status)all[r];
+        *out_rank = r;
+    }
+    hkt__free(all);
+    return rc;
+}
+
+static void release(struct hkt_comm *comm, struct hkt__registered *r)
+{
+    if (r->is_owned && r->is_shared)
+        comm->routes.memory_tp->ops->mem_free(comm->routes.memory_tp, r->data);
+    else if (r->is_owned && r->data != NULL)
+        munmap(r->data, r->bytes);
+    hkt__free(r);
+}
+
+static enum hkt_status allocate(struct hkt_comm *comm, struct hkt__registered *r)
+{
+    void *memory = NULL;
+
+    r->is_owned = true;
+    r->is_shared = comm->routes.memory_tp != NULL;
+    if (r->is_shared) {
+        const enum hkt_status rc = comm->routes.memory_tp->ops->mem_alloc(comm->routes.memory_tp, r->bytes, &memory);
+
+        if (rc == HKT_OK)
+            r->data = memory;
+        return rc;
+    }
+    memory = mmap(NULL, r->bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED)
+        return hkt__fail_sys(HKT_ERR_NOMEM, "cannot map %zu bytes", r->bytes);
+    (void)madvise(memory, r->bytes, MADV_HUGEPAGE); /* a wish */
+    r->data = memory;
+    return HKT_OK;
+}
+
+enum hkt_status hkt_mem_alloc(void **out_memory, size_t bytes, struct hkt_comm *comm)
+{
+    struct hkt__registered *r;
+    enum hkt_status rc, worst;
+    int culprit = -1;
+
+    if (out_memory == NULL || comm == NULL)
+        return hkt__fail(HKT_ERR_INVALID, "hkt_mem_alloc: out_memory and comm must not be NULL");
+    r = hkt__calloc(1, sizeof *r);
+    rc = HKT_ERR_NOMEM;
+    if (r != NULL) {
+        r->bytes = hkt__round_up(bytes > 0 ? bytes : 1, PAGE);
+        rc = r->bytes < bytes ? HKT_ERR_NOMEM : allocate(comm, r);
+    }
+    const enum hkt_status own = rc;
+
+    rc = agree(comm, own, &culprit, &worst);
+    if (rc == HKT_OK && worst == HKT_OK) {
+        r->next = comm->registered;
+        comm->registered = r;
+        *out_memory = r->data;
+        return HKT_OK;
+    }
+    if (r != NULL && own == HKT_OK)
+        release(comm, r);
+    else
+        hkt__free(r);
+    if (rc < 0)
+        return rc;
+    return own < 0 ? own : hkt__fail_peer(worst, culprit, "rank %d has no memory for its part of the allocation", culprit);
+}
+
+static void unlist(struct hkt_comm *comm, const struct hkt__registered *r)
+{
+    struct hkt__registered **link = &comm->registered;
+
+    while (*link != r)
+        link = &(*link)->next;
+    *link = r->next;
+}
+
+enum hkt_status hkt_mem_free(void *memory, struct hkt_comm *comm)
+{
+    struct hkt__registered *r;
+    enum hkt_status rc;
+
+    if (comm == NULL)
+        return hkt__fail(HKT_ERR_INVALID, "hkt_mem_free: comm is NULL");
+    if (memory == NULL)
+        return HKT_OK;
+    r = find(comm, memory);
+    if (r == NULL || !r->is_owned)
+        return hkt__fail(HKT_ERR_INVALID, "hkt_mem_free: %p is no memory of hkt_mem_alloc on %s", memory, comm->name);
+    /* A peer may still be reading this rank's part in an operation that has ended here. */
+    rc = hkt_barrier(comm, NULL);
+    unlist(comm, r);
+    release(comm, r);
+    return rc;
+}
+
+enum hkt_status hkt_comm_register(struct hkt_comm *comm, void *data, size_t bytes)
+{
+    struct hkt__registered *r;
+    struct hkt__tp *tp;
+    enum hkt_status rc, own = HKT_OK, worst;
+    uint64_t offset;
+    int culprit = -1;
+
+    if (comm == NULL || data == NULL)
+        return hkt__fail(HKT_ERR_INVALID, "hkt_comm_register: comm and data must not be NULL");
+    tp = comm->routes.memory_tp;
+    if (tp == NULL || !(comm->routes.all_user || tp->ops->mem_locate(tp, data, bytes, &offset)))
+        own = HKT_ERR_UNSUPPORTED;
+    r = hkt__calloc(1, sizeof *r);
+    if (r == NULL)
+        own = HKT_ERR_NOMEM;
+    rc = agree(comm, own, &culprit, &worst);
+    if (rc < 0 || worst < 0) {
+        hkt__free(r);
+        return rc < 0 ? rc : hkt__fail_peer(worst, culprit, "hkt_comm_register: peers cannot address the buffer of rank "
+                                            "%d: use memory of hkt_mem_alloc, on ranks of one host", culprit);
+    }
+    *r = (struct hkt__registered){.data = data, .bytes = bytes, .next = comm->registered};
+    comm->registered = r;
+    return HKT_OK;
+}
+
+enum hkt_status hkt_comm_deregister(struct hkt_comm *comm, void *data)
+{
+    struct hkt__registered *r = comm != NULL ? find(comm, data) : NULL;
+
+    if (r == NULL || r->is_owned)
+        return hkt__fail(HKT_ERR_INVALID, "hkt_comm_deregister: %p was not registered", data);
+    const enum hkt_status rc = hkt_barrier(comm, NULL);
+
+    unlist(comm, r);
+    hkt__free(r);
+    return rc;
+}
+
+void hkt__registered_fini(struct hkt_comm *comm)
+{
+    while (comm->registered != NULL) {
+        struct hkt__registered *r = comm->registered;
+
+        comm->registered = r->next;
+        release(comm, r);
+    }
+}
+
+bool hkt__registered_covers(const struct hkt_comm *comm, const void *data, size_t bytes)
+{
+    for (const struct hkt__registered *r = comm->registered; r != NULL; r = r->next) {
+        const uintptr_t first = (uintptr_t)r->data, at = (uintptr_t)data;
+
+        if (at >= first && at - first <= r->bytes && bytes <= r->bytes - (at - first))
+            return true;
+    }
+    return false;
+}
