@@ -33,7 +33,7 @@
  * peer that computes, so it gets SILENT, doubled at each turn; a guest must prove itself within GUEST. */
 #define HKT__TCP_CONNECT_NS INT64_C(2000000000)
 #define HKT__TCP_SILENT_NS INT64_C(5000000000)
-#define HKT__TCP_GUEST_NS INT64_C(3000000000)
+#define HKT__TCP_GUEST_NS INT64_C(2000000000)
 #define HKT__TCP_FLUSH_NS INT64_C(2000000000) /* dom_close: for rests of frames, since the last progress */
 /* A peer is given up after this many fruitless rounds through its addresses (about a second, if they refuse at once),
  * or at the end of a round after REACH. */

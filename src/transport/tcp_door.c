@@ -20,7 +20,6 @@
 
 #define BACKLOG 4096               /* the kernel cuts it to net.core.somaxconn */
 #define ACCEPTS_MAX 64             /* per listener and visit: a flood must not keep the visitor */
-#define EVICT_NS INT64_C(1000000000) /* when the room is full, only guests older than this make place */
 
 enum hkt_status hkt__tcp_fail_fd(const char *what)
 {
@@ -183,24 +182,10 @@ static enum hkt_status guest_admit(struct hkt__tcp *tcp, int fd)
     return HKT_OK;
 }
 
-/* Full of unproved guests: the oldest makes place, unless even it is young. */
-static bool make_place(struct hkt__tcp *tcp, int64_t now_ns)
-{
-    if (tcp->unproved_count < HKT__TCP_GUESTS_MAX)
-        return true;
-    for (struct hkt__tcp_guest *guest = tcp->guests; guest != NULL; guest = guest->next)
-        if (!guest->proved) {
-            if (guest->deadline_ns - HKT__TCP_GUEST_NS + EVICT_NS > now_ns)
-                return false;
-            guest_drop(tcp, guest, "too many wait; it was the oldest");
-            return true;
-        }
-    return false;
-}
-
+/* When the room is full of unproved guests, others wait in the kernel's queue until deadlines make place. */
 static enum hkt_status accept_some(struct hkt__tcp *tcp, int listener)
 {
-    for (int i = 0; i < ACCEPTS_MAX && make_place(tcp, hkt__now_ns()); i++) {
+    for (int i = 0; i < ACCEPTS_MAX && tcp->unproved_count < HKT__TCP_GUESTS_MAX; i++) {
         const int fd = accept4(listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
 
         if (fd < 0) {
@@ -376,7 +361,7 @@ enum hkt_status hkt__tcp_door_serve(struct hkt__tcp *tcp)
     pthread_mutex_lock(&tcp->lock);
     const int count = epoll_wait(tcp->door, events, sizeof events / sizeof *events, 0);
 
-    /* Listeners last: accepting may drop a guest that a later event of this batch names. */
+    /* Listeners last: guests that leave make place. */
     for (int i = 0; i < count; i++) {
         struct hkt__tcp_entry *entry = events[i].data.ptr;
 
