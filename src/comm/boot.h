@@ -2,11 +2,12 @@
  *
  * Meeting.  Rank 0 (the root) listens at a known address. Every other rank opens a listener of its own, proves to the
  *   root that it holds the job's token (challenge and SipHash-2-4 response: the token never travels), registers, and is
- *   told its place: a binary tree over ranks, O(log p) deep, whose links stay open. All-gathers run up and down this tree.
+ *   told its place: a binary tree over ranks, O(log p) deep, whose links stay open. All-gathers run up and down it.
  *   Garbage, slow and half-open clients cost the root one file descriptor until their own short deadline; they never
- *   stall the meeting.
- * Control.  Afterwards one monitor thread per job sleeps on the tree's links. An abort is flooded over them; a link that
- *   closes without a farewell means its rank died, which is flooded likewise. The handler runs in the monitor thread. */
+ *   stall the meeting. It succeeds on all ranks or fails on all, with the first cause.
+ * Control.  Afterwards one monitor thread per job sleeps on the tree's links. An abort is flooded over them; a link
+ *   that closes without a farewell means its rank died, which is flooded likewise. The handler runs in the monitor
+ *   thread. */
 #ifndef HOCKET_COMM_BOOT_H
 #define HOCKET_COMM_BOOT_H
 
@@ -44,11 +45,14 @@ struct hkt__boot_env {
     const char *launcher;          /* "hocket run", "torchrun", "Open MPI", "PMI", "Slurm", "none" */
 };
 /** Find rank, size, address and token in the environment. getenv_fn is getenv in production, a table in tests.
- *  Order: HOCKET_RANK/HOCKET_SIZE/HOCKET_ROOT (host:port) as set by `hocket run`; RANK/WORLD_SIZE/MASTER_ADDR/
- *  MASTER_PORT (torchrun); OMPI_COMM_WORLD_RANK/SIZE (+LOCAL_*); PMI_RANK/PMI_SIZE (MPICH, srun --mpi=pmi2);
- *  SLURM_PROCID/SLURM_NTASKS. Under mpirun and srun without an address: the root is the first host (SLURM_JOB_NODELIST
- *  for Slurm; for mpirun on one host the loopback) and the port is derived from the job's id (OMPI/PMIX job name,
- *  SLURM_JOB_ID + SLURM_STEP_ID), which also keys the token when HOCKET_TOKEN is not set. INVALID names the variable. */
+ *  Launcher: the first whose rank and size are both set: HOCKET_RANK/HOCKET_SIZE as set by `hocket run`; RANK/
+ *    WORLD_SIZE (torchrun); OMPI_COMM_WORLD_RANK/SIZE; PMI_RANK/PMI_SIZE (MPICH, srun --mpi=pmi2); SLURM_PROCID with
+ *    SLURM_STEP_NUM_TASKS or SLURM_NTASKS, within a step.
+ *  Address: the first that is set: HOCKET_ROOT=host:port; MASTER_ADDR and MASTER_PORT (torchrun's own store listens on
+ *    that port, so under it the port is derived from them). Else, under mpirun and srun, the loopback for a job on one
+ *    host, or Slurm's first host, with a port in 20000..32000 derived from the job's id.
+ *  Token: from HOCKET_TOKEN, else from the job's id: that keeps jobs apart, but is no secret.
+ *  INVALID names the variable. */
 HKT_NODISCARD enum hkt_status hkt__boot_env_find(char *(*getenv_fn)(const char *), struct hkt__boot_env *out_env);
 
 /** Meet: collective over nranks; returns when the tree stands. On timeout the error names the missing ranks (root) or
@@ -70,11 +74,13 @@ struct hkt__boot_event {
     int32_t sys_errno;
     char text[HKT__ERROR_TEXT_MAX];
 };
-/** Called once per distinct event, in the monitor thread; must not block. */
+/** Called once per distinct event, in the monitor thread, perhaps before hkt__boot_monitor_start has returned; must not
+ *  block, may tell. Events are the same when comm_id, reporter, culprit and status are. */
 typedef void hkt__boot_handler(void *arg, const struct hkt__boot_event *event);
 
 HKT_NODISCARD enum hkt_status hkt__boot_monitor_start(struct hkt__boot *boot, hkt__boot_handler *handler, void *arg);
-/** Flood an event to all other ranks; never blocks, any thread. Not delivered to the own handler. */
+/** Flood an event to all other ranks; never blocks, any thread. Not delivered to the own handler. Ranks that an earlier
+ *  death or farewell cut off the tree are not reached: transports notice their own peers. */
 void hkt__boot_tell(struct hkt__boot *boot, const struct hkt__boot_event *event);
 /** Say farewell, stop the monitor, close the links. NULL is allowed. Does not wait for peers. */
 void hkt__boot_destroy(struct hkt__boot *boot);

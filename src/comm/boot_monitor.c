@@ -254,6 +254,7 @@ static void *monitor_main(void *arg)
 {
     struct hkt__boot *boot = arg;
 
+    (void)pthread_setname_np(pthread_self(), "hkt-monitor");
     hkt__log_set_rank(boot->rank);
     while (!is_stopping(boot)) {
         struct epoll_event events[HKT__LINK_COUNT + 1];
