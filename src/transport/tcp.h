@@ -91,6 +91,8 @@ size_t hkt__tcp_blob_bytes(const struct hkt__tcp_blob *blob);
 /** "192.0.2.2:4711 (eth0)". */
 void hkt__tcp_addr_text(const struct hkt__tcp_addr *addr, char out_text[HKT__TCP_TEXT_MAX]);
 socklen_t hkt__tcp_addr_to_sock(const struct hkt__tcp_addr *addr, struct sockaddr_storage *out_sock);
+/** Family, address and port; the other fields stay. */
+void hkt__tcp_addr_from_sock(const struct sockaddr_storage *sock, struct hkt__tcp_addr *out_addr);
 uint64_t hkt__tcp_host_id(void);
 
 /* ---- opening a socket (tcp_hello.c) ---- */

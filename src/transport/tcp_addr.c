@@ -366,6 +366,23 @@ socklen_t hkt__tcp_addr_to_sock(const struct hkt__tcp_addr *addr, struct sockadd
     return sizeof in6;
 }
 
+void hkt__tcp_addr_from_sock(const struct sockaddr_storage *sock, struct hkt__tcp_addr *out_addr)
+{
+    if (sock->ss_family == AF_INET) {
+        const struct sockaddr_in *in = (const struct sockaddr_in *)(const void *)sock;
+
+        out_addr->family = 4;
+        out_addr->port = ntohs(in->sin_port);
+        memcpy(out_addr->ip, &in->sin_addr, 4);
+    } else {
+        const struct sockaddr_in6 *in6 = (const struct sockaddr_in6 *)(const void *)sock;
+
+        out_addr->family = 6;
+        out_addr->port = ntohs(in6->sin6_port);
+        memcpy(out_addr->ip, &in6->sin6_addr, 16);
+    }
+}
+
 /* A kernel's boot id and the inode of the network namespace: what two processes share when one's loopback is the
  * other's. Clones of one virtual machine may agree wrongly; then a loopback connection fails its proof and the next
  * address is tried. */

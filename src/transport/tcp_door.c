@@ -81,8 +81,7 @@ enum hkt_status hkt__tcp_listen(struct hkt__tcp_addr *addr, int *out_fd)
         close(fd);
         return status;
     }
-    addr->port = ntohs(addr->family == 4 ? ((const struct sockaddr_in *)(const void *)&sock)->sin_port
-                                         : ((const struct sockaddr_in6 *)(const void *)&sock)->sin6_port);
+    hkt__tcp_addr_from_sock(&sock, addr);
     *out_fd = fd;
     return HKT_OK;
 }

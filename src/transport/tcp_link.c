@@ -7,6 +7,7 @@
  * what can be done now. A peer that computes does not serve its door, so a connection that is silent is no failure: the
  * caller's deadline decides; other addresses are only tried meanwhile, at growing intervals. */
 #include <errno.h>
+#include <netinet/in.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -103,7 +104,9 @@ static void bind_source(const struct hkt__tcp *tcp, const struct hkt__tcp_addr *
             continue;
         from.port = 0;
         const socklen_t bytes = hkt__tcp_addr_to_sock(&from, &sock);
+        const int one = 1;
 
+        (void)setsockopt(fd, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &one, sizeof one); /* connect picks it: many may share */
         (void)bind(fd, (const struct sockaddr *)&sock, bytes); /* failing, the kernel chooses */
         return;
     }
@@ -295,13 +298,17 @@ static enum hkt_status connect_step(struct hkt__tcp_link *link, struct hkt__tcp_
 static enum hkt_status accept_step(struct hkt__tcp_link *link, struct hkt__tcp_socket *socket)
 {
     const int fd = hkt__tcp_door_take(link->dom, link->peer, link->lane, (int)(socket - link->sockets));
+    struct hkt__tcp_addr from = {.name = "incoming"};
+    struct sockaddr_storage sock;
+    socklen_t bytes = sizeof sock;
 
     if (fd < 0)
         return HKT_IN_PROGRESS;
     socket->fd = fd;
     socket->stage = HKT__TCP_OPEN;
-    if (link->where[0] == '\0')
-        snprintf(link->where, sizeof link->where, "its connection to %s", link->dom->tcp->own.addrs[0].name);
+    if (getpeername(fd, (struct sockaddr *)&sock, &bytes) == 0)
+        hkt__tcp_addr_from_sock(&sock, &from);
+    hkt__tcp_addr_text(&from, link->where);
     return hkt__tcp_dom_watch(link->dom, fd);
 }
 
