@@ -4,8 +4,9 @@
  *  - A communicator is used by one thread at a time; different communicators may be used by different threads.
  *  - All ranks make the same calls in the same order. hocket detects a mismatch and fails the communicator on all
  *    ranks; it does not try to go on.
- *  - After a failure (a status < 0 other than HKT_ERR_INVALID, HKT_ERR_UNSUPPORTED) the communicator is dead:
- *    every later call returns HKT_ERR_FAILED; hkt_comm_last_error says what happened first. Destroy it.
+ *  - After a failure (a status < 0 other than HKT_ERR_INVALID, HKT_ERR_UNSUPPORTED) the communicator is dead: the call
+ *    in flight, or the next one, returns the first cause, every later call HKT_ERR_FAILED; hkt_comm_last_error keeps
+ *    saying what happened first. Destroy it.
  *  - A process that forks must not use a communicator of the parent in the child. */
 #ifndef HOCKET_COMM_H
 #define HOCKET_COMM_H

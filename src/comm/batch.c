@@ -48,6 +48,21 @@ static void count_waits(struct hkt_comm *comm, const struct hkt__wait *wait)
     comm->parks += wait->parked;
 }
 
+/** The first cause, told by the call that meets it first. */
+static enum hkt_status tell_cause(struct hkt_comm *comm)
+{
+    comm->failure.is_told = true;
+    return hkt__comm_report(comm);
+}
+
+/** A call on a communicator that has failed: the first one learns the cause, even if it fell between two calls. */
+static enum hkt_status refuse_failed(struct hkt_comm *comm)
+{
+    if (!comm->failure.is_told)
+        return tell_cause(comm);
+    return hkt__fail(HKT_ERR_FAILED, "%s has failed before: %s", comm->name, hkt_comm_last_error(comm));
+}
+
 /** End a call that failed after it began: all ranks must know. */
 static enum hkt_status fail_call(struct hkt_comm *comm, const struct hkt__collective *work, enum hkt_status status)
 {
@@ -55,9 +70,9 @@ static enum hkt_status fail_call(struct hkt_comm *comm, const struct hkt__collec
 
     if (work != NULL && work->record != NULL)
         hkt__call_print(&work->bind.stamp, call, sizeof call);
-    if (hkt__comm_failed(comm) != HKT_OK)
-        return hkt__comm_report(comm);
-    return hkt__comm_fail_here(comm, status, call);
+    if (hkt__comm_failed(comm) == HKT_OK)
+        hkt__comm_fail_here(comm, status, call);
+    return tell_cause(comm);
 }
 
 /** Start failed: UNSUPPORTED and INVALID are the same on all ranks and left no trace; the rest ends the communicator. */
@@ -69,11 +84,6 @@ static enum hkt_status fail_start(struct hkt__collective *work, enum hkt_status 
     if (status == HKT_ERR_UNSUPPORTED || status == HKT_ERR_INVALID)
         return status;
     return fail_call(comm, work, status);
-}
-
-static enum hkt_status refuse_failed(const struct hkt_comm *comm)
-{
-    return hkt__fail(HKT_ERR_FAILED, "%s has failed before: %s", comm->name, hkt_comm_last_error(comm));
 }
 
 /** The common case: one collective, driven to its end. */
@@ -149,7 +159,7 @@ static enum hkt_status poll_share(struct share *share, struct hkt__call *calls, 
     enum hkt_status rc;
 
     if (hkt__comm_failed(share->comm) != HKT_OK)
-        return hkt__comm_report(share->comm);
+        return share->phase_count == 0 ? refuse_failed(share->comm) : tell_cause(share->comm);
     if (share->phase_count == 0) {
         rc = start_phase(share, calls, count);
         if (rc < 0 || share->done)

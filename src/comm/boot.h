@@ -4,7 +4,8 @@
  *   root that it holds the job's token (challenge and SipHash-2-4 response: the token never travels), registers, and is
  *   told its place: a binary tree over ranks, O(log p) deep, whose links stay open. All-gathers run up and down it.
  *   Garbage, slow and half-open clients cost the root one file descriptor until their own short deadline; they never
- *   stall the meeting. It succeeds on all ranks or fails on all, with the first cause.
+ *   stall the meeting. What fails on one rank fails it for all, with the first cause; a rank that fails in the very
+ *   last step, while the root's "go" travels, is noticed by its neighbours as a death.
  * Control.  Afterwards one monitor thread per job sleeps on the tree's links. An abort is flooded over them; a link
  *   that closes without a farewell means its rank died, which is flooded likewise. The handler runs in the monitor
  *   thread. */

@@ -8,8 +8,9 @@
  *                                          <--  when all are ready: GO
  *
  * Connections to the root stay open until GO, so whatever goes wrong on any rank before is known to the root, which
- * tells all: the meeting succeeds on all ranks or fails on all, with the first cause. The connections of the root's
- * own children become their links in the tree; those of the others are closed. */
+ * tells all: it fails on all ranks with the first cause. A rank that fails while GO travels is past that; its
+ * neighbours will see its links end. The connections of the root's own children become their links in the tree; those
+ * of the others are closed. */
 #include "comm/boot_int.h"
 
 #include <errno.h>

@@ -23,6 +23,7 @@ struct hkt__failure {
     _Atomic int status;                      /* enum hkt_status; release F1 after error is written, acquire F2 by readers */
     pthread_mutex_t lock;                    /* one writer at a time */
     struct hkt__error error;
+    bool is_told;                            /* a call has returned the first cause; of the thread whose turn it is */
 };
 
 /** A cached plan and whether its channels are open. */
