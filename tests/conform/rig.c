@@ -59,38 +59,6 @@ void rig_barrier(struct rig_rank *rank)
     rig_exchange(rank, "b", 1, all);
 }
 
-/* Serve all-gathers until every rank has hung up. The part of a rank that is gone is zero. */
-static void hub_serve(const int *fds, int nranks)
-{
-    static char all[RIG_RANKS_MAX * MESSAGE_MAX];
-    bool is_gone[RIG_RANKS_MAX] = { false };
-
-    for (int nleft = nranks; nleft > 0;) {
-        uint32_t bytes = 0;
-        int arrived = 0;
-
-        memset(all, 0, sizeof all);
-        for (int i = 0; i < nranks; i++) {
-            char part[MESSAGE_MAX];
-            uint32_t head;
-
-            if (is_gone[i])
-                continue;
-            if (!read_all(fds[i], &head, sizeof head) || head > MESSAGE_MAX || !read_all(fds[i], part, head)) {
-                is_gone[i] = true;
-                nleft--;
-                continue;
-            }
-            memcpy(all + (size_t)i * head, part, head);
-            bytes = head;
-            arrived++;
-        }
-        for (int i = 0; arrived > 0 && i < nranks; i++)
-            if (!is_gone[i])
-                (void)write_all(fds[i], all, (size_t)bytes * (size_t)nranks);
-    }
-}
-
 /* ---- checks, time, chance ---- */
 
 void rig_fail(const char *file, int line, const char *format, ...)
@@ -228,58 +196,119 @@ void rig_dom_close(struct rig_dom *dom)
 
 /* ---- the runner ---- */
 
-static void start_ranks(const struct rig_opts *opts, struct rank_arg *args, int *hubs, pid_t *out_pids, pthread_t *out_threads)
+struct runner {
+    const struct rig_opts *opts;
+    struct rank_arg args[RIG_RANKS_MAX];
+    int hubs[RIG_RANKS_MAX];
+    pid_t pids[RIG_RANKS_MAX];
+    pthread_t threads[RIG_RANKS_MAX];
+    bool is_gone[RIG_RANKS_MAX], has_arrived[RIG_RANKS_MAX];
+    uint32_t bytes;                          /* of each part of the current all-gather */
+    char all[RIG_RANKS_MAX * MESSAGE_MAX];
+};
+
+static void start_ranks(struct runner *runner)
 {
-    for (int i = 0; i < opts->nranks; i++) {
+    for (int i = 0; i < runner->opts->nranks; i++) {
         int pair[2];
 
         RIG_CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) == 0);
-        hubs[i] = pair[0];
-        args[i].rank = i;
-        args[i].hub = pair[1];
-        if (opts->is_threads) {
-            RIG_CHECK(pthread_create(&out_threads[i], NULL, rank_main, &args[i]) == 0);
+        runner->hubs[i] = pair[0];
+        runner->args[i].rank = i;
+        runner->args[i].hub = pair[1];
+        if (runner->opts->is_threads) {
+            RIG_CHECK(pthread_create(&runner->threads[i], NULL, rank_main, &runner->args[i]) == 0);
             continue;
         }
-        out_pids[i] = fork();
-        RIG_CHECK(out_pids[i] >= 0);
-        if (out_pids[i] == 0) {
+        runner->pids[i] = fork();
+        RIG_CHECK(runner->pids[i] >= 0);
+        if (runner->pids[i] == 0) {
             prctl(PR_SET_PDEATHSIG, SIGKILL);
             for (int k = 0; k <= i; k++)
-                close(hubs[k]);
-            rank_main(&args[i]);
+                close(runner->hubs[k]);
+            rank_main(&runner->args[i]);
             exit(0);
         }
         close(pair[1]);
     }
 }
 
+/* A rank has hung up. Unless it ended as planned, the run is over: the others would wait for it in vain. */
+static void rank_ended(struct runner *runner, int rank)
+{
+    int status = 0;
+
+    runner->is_gone[rank] = true;
+    if (runner->opts->is_threads) {
+        pthread_join(runner->threads[rank], NULL);
+        return;
+    }
+    RIG_CHECK(waitpid(runner->pids[rank], &status, 0) == runner->pids[rank]);
+    if (rank == runner->opts->victim ? !WIFSIGNALED(status) || WTERMSIG(status) != SIGKILL : status != 0) {
+        fprintf(stderr, "# rank %d ended with status 0x%x\n", rank, status);
+        _exit(1);
+    }
+}
+
+static void rank_speaks(struct runner *runner, int rank)
+{
+    char part[MESSAGE_MAX];
+    uint32_t head = 0;
+
+    if (!read_all(runner->hubs[rank], &head, sizeof head) || head > MESSAGE_MAX ||
+        !read_all(runner->hubs[rank], part, head)) {
+        rank_ended(runner, rank);
+        return;
+    }
+    memcpy(runner->all + (size_t)rank * head, part, head);
+    runner->bytes = head;
+    runner->has_arrived[rank] = true;
+}
+
+/* One all-gather among the ranks that are left; the part of one that is gone is zero. Returns how many took part. */
+static int serve_once(struct runner *runner)
+{
+    const int nranks = runner->opts->nranks;
+    int narrived = 0;
+
+    memset(runner->all, 0, sizeof runner->all);
+    memset(runner->has_arrived, 0, sizeof runner->has_arrived);
+    for (;;) {
+        struct pollfd polls[RIG_RANKS_MAX];
+        int nawaited = 0;
+
+        for (int i = 0; i < nranks; i++) {
+            const bool is_awaited = !runner->is_gone[i] && !runner->has_arrived[i];
+
+            polls[i] = (struct pollfd){ .fd = is_awaited ? runner->hubs[i] : -1, .events = POLLIN };
+            nawaited += is_awaited;
+        }
+        if (nawaited == 0)
+            break;
+        (void)poll(polls, (nfds_t)nranks, -1); /* the run's deadline is the caller's */
+        for (int i = 0; i < nranks; i++)
+            if (polls[i].revents != 0)
+                rank_speaks(runner, i);
+    }
+    for (int i = 0; i < nranks; i++)
+        if (runner->has_arrived[i]) {
+            narrived++;
+            (void)write_all(runner->hubs[i], runner->all, (size_t)runner->bytes * (size_t)nranks);
+        }
+    return narrived;
+}
+
 static void runner_main(const struct rig_opts *opts, rig_body *body, const void *arg)
 {
-    struct rank_arg args[RIG_RANKS_MAX];
-    int hubs[RIG_RANKS_MAX], nfailed = 0;
-    pid_t pids[RIG_RANKS_MAX];
-    pthread_t threads[RIG_RANKS_MAX];
+    static struct runner runner;
 
+    runner.opts = opts;
     for (int i = 0; i < opts->nranks; i++)
-        args[i] = (struct rank_arg){ .opts = opts, .body = body, .arg = arg };
-    start_ranks(opts, args, hubs, pids, threads);
-    hub_serve(hubs, opts->nranks);
-    for (int i = 0; i < opts->nranks; i++) {
-        int status = 0;
-
-        if (opts->is_threads) {
-            pthread_join(threads[i], NULL);
-            continue;
-        }
-        RIG_CHECK(waitpid(pids[i], &status, 0) == pids[i]);
-        const bool is_as_planned = i == opts->victim ? WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL : status == 0;
-
-        if (!is_as_planned)
-            fprintf(stderr, "# rank %d ended with status 0x%x\n", i, status);
-        nfailed += !is_as_planned;
-    }
-    exit(nfailed > 0);
+        runner.args[i] = (struct rank_arg){ .opts = opts, .body = body, .arg = arg };
+    start_ranks(&runner);
+    while (serve_once(&runner) > 0)
+        continue;
+    exit(0);
 }
 
 int rig_run(const struct rig_opts *opts, rig_body *body, const void *arg)

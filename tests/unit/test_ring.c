@@ -1,0 +1,190 @@
+/* What could break: the number of a frame wrapping around 2^32; a damaged line or count taken for a frame or for credit; the
+ * border between inline payload and slot. One thread plays both ends; two threads are in tests/stress/test_memring.c. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <string.h>
+
+#include "core/error.h"
+#include "transport/memring.h"
+
+enum { SLOTS = 4, SLOT_BYTES = 1024 };
+
+struct fixture {
+    struct hkt__ring_line lines[SLOTS];
+    struct hkt__ring_count count;
+    unsigned char data[SLOTS * SLOT_BYTES];
+    struct hkt__ring_tx tx;
+    struct hkt__ring_rx rx;
+};
+
+static void setup(struct fixture *f)
+{
+    const struct hkt__ring_mem mem = { .lines = f->lines, .data = f->data, .count = &f->count, .nslots = SLOTS,
+                                       .slot_bytes = SLOT_BYTES };
+
+    memset(f, 0, sizeof *f);
+    hkt__ring_tx_init(&f->tx, &mem);
+    hkt__ring_rx_init(&f->rx, &mem);
+}
+
+static void send_bytes(struct fixture *f, size_t bytes, unsigned char fill)
+{
+    const struct hkt__stamp stamp = { .op_seq = fill, .count = bytes };
+    struct hkt__room room = { 0 };
+
+    assert_int_equal(hkt__ring_room(&f->tx, bytes, &room), HKT_OK);
+    assert_int_equal(room.bytes, bytes);
+    memset(room.data, fill, bytes);
+    hkt__ring_publish(&f->tx, bytes, &stamp);
+}
+
+static void receive_bytes(struct fixture *f, size_t bytes, unsigned char fill)
+{
+    struct hkt__view view = { 0 };
+
+    assert_int_equal(hkt__ring_peek(&f->rx, &view), HKT_OK);
+    assert_int_equal(view.bytes, bytes);
+    assert_int_equal(view.stamp.op_seq, fill);
+    assert_int_equal(view.stamp.count, bytes);
+    for (size_t i = 0; i < bytes; i++)
+        assert_int_equal(((const unsigned char *)view.data)[i], fill);
+    hkt__ring_release(&f->rx);
+}
+
+static void small_payloads_travel_in_the_line(void **state)
+{
+    struct fixture f;
+    struct hkt__view view = { 0 };
+
+    (void)state;
+    setup(&f);
+    send_bytes(&f, 32, 1);
+    send_bytes(&f, 33, 2);
+    assert_int_equal(hkt__ring_peek(&f.rx, &view), HKT_OK);
+    assert_ptr_equal(view.data, f.lines[0].payload);
+    receive_bytes(&f, 32, 1);
+    assert_int_equal(hkt__ring_peek(&f.rx, &view), HKT_OK);
+    assert_ptr_equal(view.data, f.data + SLOT_BYTES);
+    receive_bytes(&f, 33, 2);
+}
+
+static void a_slot_bounds_the_room(void **state)
+{
+    struct fixture f;
+    struct hkt__room room = { 0 };
+
+    (void)state;
+    setup(&f);
+    assert_int_equal(hkt__ring_room(&f.tx, SIZE_MAX, &room), HKT_OK);
+    assert_int_equal(room.bytes, SLOT_BYTES);
+    assert_int_equal(hkt__ring_room(&f.tx, 0, &room), HKT_OK);
+    assert_int_equal(room.bytes, 0);
+}
+
+static void credit_is_exactly_the_number_of_slots(void **state)
+{
+    struct fixture f;
+    struct hkt__room room = { 0 };
+    struct hkt__view view = { 0 };
+
+    (void)state;
+    setup(&f);
+    for (int lap = 0; lap < 10; lap++) {
+        for (unsigned char i = 0; i < SLOTS; i++)
+            send_bytes(&f, i * 20u, i);
+        assert_int_equal(hkt__ring_room(&f.tx, 1, &room), HKT_AGAIN);
+        assert_true(f.tx.is_starved);
+        for (unsigned char i = 0; i < SLOTS; i++)
+            receive_bytes(&f, i * 20u, i);
+        assert_int_equal(hkt__ring_peek(&f.rx, &view), HKT_AGAIN);
+        assert_true(f.rx.is_starved);
+        assert_false(hkt__ring_has_frame(&f.rx));
+    }
+}
+
+/* Put both ends, and the memory, where they would be after `frames` frames. */
+static void advance(struct fixture *f, uint32_t frames)
+{
+    for (uint32_t n = frames - SLOTS + 1; n != frames + 1; n++)
+        atomic_store_explicit(&f->lines[(n - 1) % SLOTS].seq, n, memory_order_relaxed);
+    atomic_store_explicit(&f->count.taken, frames, memory_order_relaxed);
+    f->tx.sent = f->rx.taken = frames;
+    f->tx.limit = frames + SLOTS;
+}
+
+static void numbers_wrap(void **state)
+{
+    struct fixture f;
+    struct hkt__view view = { 0 };
+    struct hkt__room room = { 0 };
+
+    (void)state;
+    setup(&f);
+    advance(&f, UINT32_MAX - 9);
+    for (unsigned i = 0; i < 30; i++) {
+        const unsigned depth = i % SLOTS + 1;
+
+        assert_int_equal(hkt__ring_peek(&f.rx, &view), HKT_AGAIN);
+        for (unsigned k = 0; k < depth; k++)
+            send_bytes(&f, 10 + k, (unsigned char)(i + k));
+        if (depth == SLOTS)
+            assert_int_equal(hkt__ring_room(&f.tx, 1, &room), HKT_AGAIN);
+        for (unsigned k = 0; k < depth; k++)
+            receive_bytes(&f, 10 + k, (unsigned char)(i + k));
+    }
+    assert_true(f.tx.sent < 100);
+}
+
+static void damage_is_reported(void **state)
+{
+    struct fixture f;
+    struct hkt__view view = { 0 };
+    struct hkt__room room = { 0 };
+
+    (void)state;
+    setup(&f);
+    atomic_store_explicit(&f.lines[0].seq, 2, memory_order_relaxed); /* neither free nor the next */
+    assert_int_equal(hkt__ring_peek(&f.rx, &view), HKT_ERR_CORRUPT);
+    atomic_store_explicit(&f.lines[0].seq, 1, memory_order_relaxed);
+    f.lines[0].bytes = SLOT_BYTES + 1;                                /* beyond the slot */
+    assert_int_equal(hkt__ring_peek(&f.rx, &view), HKT_ERR_CORRUPT);
+    assert_non_null(strstr(hkt_last_error(), "1025"));
+    setup(&f);
+    for (unsigned char i = 0; i < SLOTS; i++)
+        send_bytes(&f, 5, i);
+    atomic_store_explicit(&f.count.taken, 5, memory_order_relaxed);   /* more than were sent */
+    assert_int_equal(hkt__ring_room(&f.tx, 1, &room), HKT_ERR_CORRUPT);
+}
+
+static void published_bytes_decide_where_the_payload_lies(void **state)
+{
+    const struct hkt__stamp stamp = { .op_seq = 3, .count = 7 };
+    struct fixture f;
+    struct hkt__room room = { 0 };
+
+    (void)state;
+    setup(&f);
+    assert_int_equal(hkt__ring_room(&f.tx, 500, &room), HKT_OK);
+    memset(room.data, 3, 500);
+    hkt__ring_publish(&f.tx, 7, &stamp);
+    receive_bytes(&f, 7, 3);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(small_payloads_travel_in_the_line),
+        cmocka_unit_test(a_slot_bounds_the_room),
+        cmocka_unit_test(credit_is_exactly_the_number_of_slots),
+        cmocka_unit_test(numbers_wrap),
+        cmocka_unit_test(damage_is_reported),
+        cmocka_unit_test(published_bytes_decide_where_the_payload_lies),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
