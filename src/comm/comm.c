@@ -66,6 +66,8 @@ static enum hkt_status choose_routes(struct hkt_comm *comm)
 static void price_routes(struct hkt_comm *comm)
 {
     struct hkt__routes *routes = &comm->routes;
+    const double crowd = (double)comm->job->host_ranks / comm->job->cores;
+    double latency_ns = 0, ns_per_byte = 0;
 
     routes->all_memory = routes->all_user = true;
     for (int r = 0; r < comm->nranks; r++) {
@@ -78,14 +80,13 @@ static void price_routes(struct hkt_comm *comm)
         tp->ops->query(tp, &caps);
         routes->all_memory &= (caps.flags & HKT__TP_MEMORY) != 0;
         routes->all_user &= (caps.flags & HKT__TP_USER) != 0;
-        if (caps.latency_ns > routes->latency_ns)
-            routes->latency_ns = caps.latency_ns;
-        if (caps.ns_per_byte > routes->ns_per_byte)
-            routes->ns_per_byte = caps.ns_per_byte;
+        latency_ns = caps.latency_ns > latency_ns ? caps.latency_ns : latency_ns;
+        ns_per_byte = caps.ns_per_byte > ns_per_byte ? caps.ns_per_byte : ns_per_byte;
     }
-    /* Where ranks take turns on cores, a message costs a context switch: 5 us and more (measured with yielding ranks). */
-    if (comm->job->host_ranks > comm->job->cores && routes->latency_ns < 5000)
-        routes->latency_ns = 5000;
+    /* Where ranks take turns on cores, a message costs a context switch: about 2 us, measured with yielding ranks. */
+    if (crowd > 1 && latency_ns < 2000)
+        latency_ns = 2000;
+    hkt__prices_init(&routes->prices, latency_ns, ns_per_byte, routes->all_memory, crowd);
 }
 
 /** Can this rank copy from and to the memory of all peers? */
@@ -252,8 +253,10 @@ static enum hkt_status allocate(struct hkt_comm *comm, const struct hkt__comm_pa
     if (comm->env.scratch == NULL)
         return hkt__fail(HKT_ERR_NOMEM, "no memory for %zu bytes of scratch (HOCKET_SCRATCH_BYTES)",
                          comm->env.scratch_bytes);
-    const enum hkt_status rc = hkt__run_create(&comm->env, &comm->run);
+    enum hkt_status rc = hkt__run_create(&comm->env, &comm->run);
 
+    if (rc == HKT_OK)
+        rc = hkt__work_table_create(&comm->work);
     return rc < 0 ? rc : hkt__recorder_init(&comm->recorder, comm->job->settings->recorder);
 }
 
@@ -305,6 +308,7 @@ void hkt__comm_free(struct hkt_comm *comm)
     hkt__registered_fini(comm);
     hkt__plans_fini(&comm->plans);
     hkt__run_destroy(comm->run);
+    hkt__work_table_destroy(comm->work);
     hkt__recorder_fini(&comm->recorder);
     for (int t = 0; t < HKT__TRANSPORTS_MAX; t++)
         if (comm->routes.doms[t] != NULL)

@@ -8,6 +8,7 @@
 #include "algos/registry.h"
 #include "comm/job.h"
 #include "comm/recorder.h"
+#include "cost/select.h"
 #include "exec/exec.h"
 #include "exec/wait.h"
 #include "hocket/coll.h"
@@ -78,7 +79,7 @@ struct hkt__routes {
     bool all_memory, all_user;               /* every peer's window, every peer's memory is addressable */
     bool all_copy;                           /* every rank can copy from and to every peer's memory */
     struct hkt__tp *memory_tp;               /* the one that serves windows; NULL unless all_memory */
-    double latency_ns, ns_per_byte;          /* of the slowest transport in use */
+    struct hkt__prices prices;               /* of the slowest transport in use */
 };
 
 struct hkt__comm_options {
@@ -102,6 +103,7 @@ struct hkt_comm {
     struct hkt__exec_env env;
     struct hkt__run *run;
     struct hkt__plans plans;
+    struct hkt__work_table *work;            /* what algorithms cost, for the choice */
     struct hkt__prepared *prepared;          /* [HKT__PREPARED_MAX] */
     struct hkt__recorder recorder;
     struct hkt__failure failure;

@@ -58,13 +58,12 @@ static enum hkt_status choose(const struct hkt__call *call, const struct hkt__al
     const struct hkt__select_args args = {
         .coll = call->coll, .nranks = comm->nranks, .in_place = call->in_place && in_place_is_agreed(call->coll),
         .direct_ok = comm->routes.all_memory, .user_ok = comm->routes.all_user || call->registered,
-        .copy_ok = comm->routes.all_copy,
-        .bytes = hkt__vector_elems(call) * hkt_dtype_size(call->dtype), .latency_ns = comm->routes.latency_ns,
-        .ns_per_byte = comm->routes.ns_per_byte, .slice_bytes = comm->options.slice_bytes};
+        .copy_ok = comm->routes.all_copy, .bytes = hkt__vector_elems(call) * hkt_dtype_size(call->dtype),
+        .slice_bytes = comm->options.slice_bytes};
     const struct hkt__algo *forced = comm->options.forced[call->coll];
 
     if (forced == NULL)
-        return hkt__select(&args, out_algo);
+        return hkt__select(&args, &comm->routes.prices, comm->work, out_algo);
     const char *why = hkt__unfit(forced, &args);
 
     if (why[0] != '\0')

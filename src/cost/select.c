@@ -2,6 +2,37 @@
 #include "cost/select.h"
 
 #include "core/error.h"
+#include "core/mem.h"
+
+/** Work by registry row and placement. */
+struct hkt__work_table {
+    struct entry {
+        int nranks;            /* 0: not counted yet */
+        struct hkt__work work;
+    } *entries;                /* [hkt__algo_count * 2] */
+};
+
+enum hkt_status hkt__work_table_create(struct hkt__work_table **out_table)
+{
+    struct hkt__work_table *table = hkt__calloc(1, sizeof *table);
+
+    if (table != NULL)
+        table->entries = hkt__calloc((size_t)hkt__algo_count * 2, sizeof *table->entries);
+    if (table == NULL || table->entries == NULL) {
+        hkt__free(table);
+        return hkt__fail(HKT_ERR_NOMEM, "no memory for a table of costs");
+    }
+    *out_table = table;
+    return HKT_OK;
+}
+
+void hkt__work_table_destroy(struct hkt__work_table *table)
+{
+    if (table == NULL)
+        return;
+    hkt__free(table->entries);
+    hkt__free(table);
+}
 
 const char *hkt__unfit(const struct hkt__algo *algo, const struct hkt__select_args *args)
 {
@@ -13,31 +44,40 @@ const char *hkt__unfit(const struct hkt__algo *algo, const struct hkt__select_ar
     return algo->restriction == NULL ? "" : algo->restriction(args->nranks, args->in_place);
 }
 
-double hkt__predict_ns(const struct hkt__algo *algo, const struct hkt__select_args *args)
+enum hkt_status hkt__select_predict(const struct hkt__algo *algo, const struct hkt__select_args *args,
+                                    const struct hkt__prices *prices, struct hkt__work_table *table, double *out_ns)
 {
-    const double bytes = (double)args->bytes, volume = algo->volume(args->nranks) * bytes;
-    const double rounds = algo->rounds(args->nranks);
+    struct entry *entry = &table->entries[(algo - hkt__algos) * 2 + args->in_place];
+    const struct hkt__model_args model = {.bytes = args->bytes, .slice_bytes = args->slice_bytes,
+                                          .pipelined = algo->pipelined, .far = algo->user_direct && !args->user_ok};
 
-    /* A pipelined schedule pays for its depth once per slice in flight, not once per byte: its depth costs the time of
-     * one slice per round. Others wait for whole messages in each round, which volume already counts. */
-    const double slice = bytes < (double)args->slice_bytes ? bytes : (double)args->slice_bytes;
-    const double fill = algo->pipelined ? rounds * slice * args->ns_per_byte : 0.0;
+    if (entry->nranks != args->nranks) {
+        const enum hkt_status rc = hkt__work_of(algo, args->nranks, args->in_place, &entry->work);
 
-    return rounds * args->latency_ns + volume * args->ns_per_byte + fill;
+        if (rc < 0)
+            return rc;
+        entry->nranks = args->nranks;
+    }
+    *out_ns = hkt__model_ns(&entry->work, prices, &model);
+    return HKT_OK;
 }
 
-enum hkt_status hkt__select(const struct hkt__select_args *args, const struct hkt__algo **out_algo)
+enum hkt_status hkt__select(const struct hkt__select_args *args, const struct hkt__prices *prices,
+                            struct hkt__work_table *table, const struct hkt__algo **out_algo)
 {
     const struct hkt__algo *best = NULL;
     double best_ns = 0;
 
     for (int i = 0; i < hkt__algo_count; i++) {
         const struct hkt__algo *algo = &hkt__algos[i];
+        double ns;
 
         if (algo->info.coll != args->coll || hkt__unfit(algo, args)[0] != '\0')
             continue;
-        const double ns = hkt__predict_ns(algo, args);
+        const enum hkt_status rc = hkt__select_predict(algo, args, prices, table, &ns);
 
+        if (rc < 0)
+            return rc;
         if (best == NULL || ns < best_ns) {
             best = algo;
             best_ns = ns;

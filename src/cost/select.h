@@ -1,9 +1,9 @@
-/* The default choice of algorithm: the least of rounds * latency + volume * bytes / bandwidth over the registry rows that
- * serve the case. Every rank computes it from the same inputs, so all choose alike. */
+/* The choice of algorithm: the least predicted time over the registry rows that serve the case. Every rank predicts from
+ * the same inputs, so all choose alike. */
 #ifndef HOCKET_COST_SELECT_H
 #define HOCKET_COST_SELECT_H
 
-#include "algos/registry.h"
+#include "cost/model.h"
 
 struct hkt__select_args {
     enum hkt_coll coll;
@@ -13,15 +13,22 @@ struct hkt__select_args {
     bool user_ok;              /* so are the buffers of this call, on all ranks */
     bool copy_ok;              /* or the system copies between processes */
     size_t bytes;              /* the collective's whole vector: count, or nranks * count, elements */
-    double latency_ns, ns_per_byte;
     size_t slice_bytes;
 };
 
-/** Never NULL for a collective of the registry; UNSUPPORTED when no row serves the case (reason recorded). */
-HKT_NODISCARD enum hkt_status hkt__select(const struct hkt__select_args *args, const struct hkt__algo **out_algo);
+/** What schedules cost in work, remembered: building them for every choice would take longer than the calls. */
+struct hkt__work_table;
+HKT_NODISCARD enum hkt_status hkt__work_table_create(struct hkt__work_table **out_table);
+void hkt__work_table_destroy(struct hkt__work_table *table);
 
-/** Predicted nanoseconds of one row; for explain. */
-double hkt__predict_ns(const struct hkt__algo *algo, const struct hkt__select_args *args);
+/** UNSUPPORTED when no row serves the case (reason recorded); NOMEM. */
+HKT_NODISCARD enum hkt_status hkt__select(const struct hkt__select_args *args, const struct hkt__prices *prices,
+                                          struct hkt__work_table *table, const struct hkt__algo **out_algo);
+
+/** Predicted nanoseconds of one row that serves the case. */
+HKT_NODISCARD enum hkt_status hkt__select_predict(const struct hkt__algo *algo, const struct hkt__select_args *args,
+                                                  const struct hkt__prices *prices, struct hkt__work_table *table,
+                                                  double *out_ns);
 
 /** "" or why a row does not serve the case. */
 const char *hkt__unfit(const struct hkt__algo *algo, const struct hkt__select_args *args);
