@@ -38,7 +38,8 @@ struct hkt__fdserver {
     int fd, listener, stop_event;
     unsigned char name[HKT__FDPASS_NAME_BYTES];
     uint64_t proof;
-    int nclients;                          /* from here on: the thread's own */
+    bool is_out_of_files;                  /* from here on: the thread's own. accept failed: rest before the next try */
+    int nclients;
     int clients[CLIENTS_MAX];
     int64_t deadlines_ns[CLIENTS_MAX];
 };
@@ -78,6 +79,7 @@ static void client_accept(struct hkt__fdserver *server)
 {
     const int connection = accept4(server->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
 
+    server->is_out_of_files = connection < 0 && errno != EAGAIN && errno != EINTR && errno != ECONNABORTED;
     if (connection < 0)
         return;
     if (server->nclients == CLIENTS_MAX || !is_same_user(connection)) {
@@ -133,10 +135,13 @@ static void *serve(void *arg)
 
         polls[0] = (struct pollfd){ .fd = server->stop_event, .events = POLLIN };
         /* With a full table new clients wait in the backlog: somebody's patience ends within a second. */
-        polls[1] = (struct pollfd){ .fd = nclients < CLIENTS_MAX ? server->listener : -1, .events = POLLIN };
+        const bool can_accept = nclients < CLIENTS_MAX && !server->is_out_of_files;
+
+        polls[1] = (struct pollfd){ .fd = can_accept ? server->listener : -1, .events = POLLIN };
         for (int i = 0; i < nclients; i++)
             polls[2 + i] = (struct pollfd){ .fd = server->clients[i], .events = POLLIN };
-        (void)poll(polls, (nfds_t)(2 + nclients), nclients > 0 ? 100 : -1);
+        (void)poll(polls, (nfds_t)(2 + nclients), nclients > 0 || server->is_out_of_files ? 50 : -1);
+        server->is_out_of_files = false;
         if (polls[0].revents != 0)
             break;
         for (int i = nclients - 1; i >= 0; i--) { /* backwards: a dropped client is replaced by the last */

@@ -148,8 +148,9 @@ struct hkt__tp_ops {
     /** Do so; the memory is named by its address there. */
     enum hkt_status (*peer_read)(struct hkt__tp_dom *dom, int peer, void *to, uint64_t from, size_t bytes);
     enum hkt_status (*peer_write)(struct hkt__tp_dom *dom, int peer, uint64_t to, const void *from, size_t bytes);
-    /** Sleep until something may have arrived on this domain, at most timeout_ns; early return is fine. wake makes a
-     *  sleeper of this process return (abort). */
+    /** Sleep until something may have arrived on this domain for a channel that was polled in vain, at most timeout_ns;
+     *  early return is fine. An arrival may, rarely, be missed: choose a timeout of milliseconds. wake makes a sleeper of
+     *  this process return, or the next sleep if there is none (any thread; for aborts); it is never missed. */
     void (*park)(struct hkt__tp_dom *dom, int64_t timeout_ns);
     void (*wake)(struct hkt__tp_dom *dom);
 };

@@ -18,8 +18,9 @@ void case_loss_is_noticed(struct rig_rank *rank, const void *arg)
         struct transfer out = { .chan = dom.tx[1][0], .bytes = 0 };
 
         while (!stop.is_done) {
-            const bool is_moving = transfer_send(&out) | transfer_receive(&stop);
+            bool is_moving = transfer_send(&out);
 
+            is_moving |= transfer_receive(&stop);
             if (out.is_done) {
                 number++;
                 out = (struct transfer){ .chan = out.chan, .number = number, .bytes = (size_t)(number * 31 % 900) };

@@ -213,8 +213,9 @@ void case_peer_dies(struct rig_rank *rank, const void *arg)
     struct transfer in = { .chan = dom.rx[peer][0], .bytes = 5000, .may_fail = true };
 
     while (rig_now_ms() < end_ms && out.status == HKT_OK && in.status == HKT_OK) {
-        const bool is_moving = transfer_send(&out) | transfer_receive(&in);
+        bool is_moving = transfer_send(&out);
 
+        is_moving |= transfer_receive(&in);
         if (out.is_done)
             out = (struct transfer){ .chan = out.chan, .number = ++sent, .bytes = 5000, .may_fail = true };
         if (in.is_done)
