@@ -368,6 +368,26 @@ static void gather_blames_the_rank_that_is_gone(void **state)
     }
 }
 
+/* Rank 0 gives up and says why before rank 1 even begins: rank 1's send fails, but the reason is there to be read. */
+static void gather_reads_the_last_words_of_a_rank_that_left(void **state)
+{
+    struct boot_rank ranks[2];
+    struct gather_run run;
+    const struct hkt__boot_id id = boot_id_here();
+    const struct hkt__boot_event event = {.reporter = 0, .culprit = -1, .status = HKT_ERR_NOMEM, .text = "no memory"};
+
+    (void)state;
+    boot_ranks_init(ranks, 2, &id);
+    boot_ranks_meet(ranks, 2);
+    hkt__boot_tell(ranks[0].boot, &event);
+    hkt__boot_destroy(ranks[0].boot);
+    run = (struct gather_run){.boot = ranks[1].boot, .rank = 1, .nranks = 2, .bytes = 20000000};
+    gather_main(&run);
+    assert_int_equal(run.status, HKT_ERR_NOMEM);
+    assert_non_null(strstr(run.error.text, "rank 0 reports: no memory"));
+    hkt__boot_destroy(ranks[1].boot);
+}
+
 static void gather_has_a_deadline(void **state)
 {
     struct boot_rank ranks[RANKS_MAX];
@@ -443,6 +463,7 @@ int main(void)
         BOOT_TEST(dead_rank_ends_the_meeting),
         BOOT_TEST(gather_of_different_sizes_is_a_mismatch),
         BOOT_TEST(gather_blames_the_rank_that_is_gone),
+        BOOT_TEST(gather_reads_the_last_words_of_a_rank_that_left),
         BOOT_TEST(gather_has_a_deadline),
         BOOT_TEST(meeting_survives_no_memory),
     };

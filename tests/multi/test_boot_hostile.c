@@ -181,34 +181,34 @@ static void assert_refused(int fd, struct hkt__wire_reader *reader)
     assert_int_equal(fail.status, HKT_ERR_AUTH);
 }
 
-/* A proof seen on one connection proves nothing on another; nor does one whose fields were changed. */
+/* A proof made for one connection proves nothing on another; nor does one whose fields were changed. */
 static void replayed_and_altered_proofs_are_refused(void **state)
 {
     struct boot_rank ranks[3];
     const struct hkt__boot_id id = boot_id_here();
     struct hkt__wire_writer hello;
-    int fds[2];
+    struct hkt__wire_reader readers[3] = {{0}};
+    struct hkt__wire_challenge challenges[3];
+    int fds[3];
 
     (void)state;
     meeting_begin(ranks, &id);
-    for (int i = 0; i < 2; i++) {
-        struct hkt__wire_reader reader = {0};
+    for (int i = 0; i < 3; i++) {
         struct hkt__wire_message message;
-        struct hkt__wire_challenge challenge;
 
         fds[i] = stranger(&id);
-        assert_true(stranger_read(fds[i], &reader, &message));
-        assert_true(hkt__wire_get_challenge(&message, &challenge));
-        if (i == 0)
-            challenge.nonce[0] ^= 1; /* a proof for some other challenge */
-        hello_put(&hello, &id, 1, challenge.nonce);
-        if (i == 1)
-            hello.bytes[HKT__WIRE_HEADER_BYTES + 5] ^= 3; /* rank 2 instead */
-        assert_int_equal(hkt__wire_send(fds[i], &hello), 0);
-        assert_refused(fds[i], &reader);
+        assert_true(stranger_read(fds[i], &readers[i], &message));
+        assert_true(hkt__wire_get_challenge(&message, &challenges[i]));
     }
+    hello_put(&hello, &id, 1, challenges[0].nonce);
+    assert_int_equal(hkt__wire_send(fds[1], &hello), 0);
+    assert_refused(fds[1], &readers[1]);
+    hello_put(&hello, &id, 1, challenges[2].nonce);
+    hello.bytes[HKT__WIRE_HEADER_BYTES + 5] ^= 3; /* rank 2 instead */
+    assert_int_equal(hkt__wire_send(fds[2], &hello), 0);
+    assert_refused(fds[2], &readers[2]);
     meeting_succeeds(ranks);
-    for (int i = 0; i < 2; i++)
+    for (int i = 0; i < 3; i++)
         close(fds[i]);
 }
 
@@ -243,42 +243,83 @@ static void proven_but_silent_rank_is_named(void **state)
     }
 }
 
-/* A false root: it takes every connection, but cannot prove itself. Ranks must not believe it. */
+/* Rank 1 of 2 comes to the port of this test. The connection; the listener is the caller's, too. */
+static int false_root_start(struct boot_rank *rank, int *out_listener)
+{
+    struct hkt__boot_id id = {.host = "127.0.0.1", .token = {7}};
+
+    assert_int_equal(hkt__net_listen("127.0.0.1", 0, 0, out_listener), HKT_OK);
+    id.port = hkt__net_port(*out_listener);
+    *rank = (struct boot_rank){.id = id, .rank = 1, .nranks = 2, .timeout_ms = 30000};
+    boot_ranks_start(rank, 1);
+    struct pollfd pfd = {.fd = *out_listener, .events = POLLIN};
+
+    assert_int_equal(poll(&pfd, 1, 10000), 1);
+    const int fd = accept4(*out_listener, NULL, NULL, SOCK_CLOEXEC);
+
+    assert_true(fd >= 0);
+    return fd;
+}
+
+/* It welcomes everyone, but cannot prove that it holds the token. Ranks must not believe it. */
 static void false_root_is_not_believed(void **state)
 {
-    const struct hkt__boot_id id = boot_id_at("127.0.0.1");
-    struct hkt__boot_id wrong = id;
-    struct boot_rank ranks[2];
+    const struct hkt__wire_challenge challenge = {.version = HKT__WIRE_VERSION, .rank = 0};
+    const unsigned char guess[HKT__TOKEN_BYTES] = {8};
+    struct hkt__wire_reader reader = {0};
+    struct hkt__wire_message message;
+    struct hkt__wire_writer answer;
+    struct hkt__wire_hello hello;
+    struct boot_rank rank;
+    bool is_proven = false;
+    int listener;
 
     (void)state;
-    wrong.token[0] ^= 1;
-    boot_ranks_init(ranks, 2, &id);
-    ranks[0].id = wrong;
-    ranks[0].timeout_ms = 500;
-    boot_ranks_start(ranks, 2);
-    boot_ranks_join(ranks, 2);
-    assert_int_equal(ranks[0].status, HKT_ERR_TIMEOUT);
-    assert_int_equal(ranks[1].status, HKT_ERR_AUTH);
+    const int fd = false_root_start(&rank, &listener);
+
+    hkt__wire_put_challenge(&answer, &challenge);
+    assert_int_equal(hkt__wire_send(fd, &answer), 0);
+    assert_true(stranger_read(fd, &reader, &message));
+    assert_true(hkt__wire_get_hello(&message, rank.id.token, challenge.nonce, &hello, &is_proven));
+    assert_true(is_proven);
+    hkt__wire_put_welcome(&answer, &challenge, &hello, guess);
+    assert_int_equal(hkt__wire_send(fd, &answer), 0);
+    boot_ranks_join(&rank, 1);
+    close(fd);
+    close(listener);
+    assert_int_equal(rank.status, HKT_ERR_AUTH);
+    boot_text_has(&rank, "does not hold this job's token");
+}
+
+/* Another build of hocket at the root. */
+static void other_version_is_named(void **state)
+{
+    const struct hkt__wire_challenge challenge = {.version = HKT__WIRE_VERSION + 1, .rank = 0};
+    struct hkt__wire_writer message;
+    struct boot_rank rank;
+    int listener;
+
+    (void)state;
+    const int fd = false_root_start(&rank, &listener);
+
+    hkt__wire_put_challenge(&message, &challenge);
+    assert_int_equal(hkt__wire_send(fd, &message), 0);
+    boot_ranks_join(&rank, 1);
+    close(fd);
+    close(listener);
+    assert_int_equal(rank.status, HKT_ERR_INVALID);
+    boot_text_has(&rank, "version 2 of the protocol, this rank version 1");
 }
 
 /* Some other service has the port. */
 static void other_service_at_the_port_is_named(void **state)
 {
-    struct hkt__boot_id id = {.host = "127.0.0.1"};
     struct boot_rank rank;
     int listener;
 
     (void)state;
-    assert_int_equal(hkt__net_listen("127.0.0.1", 0, 0, &listener), HKT_OK);
-    id.port = hkt__net_port(listener);
-    rank = (struct boot_rank){.id = id, .rank = 1, .nranks = 2, .timeout_ms = 30000};
-    boot_ranks_start(&rank, 1);
-    struct pollfd pfd = {.fd = listener, .events = POLLIN};
+    const int fd = false_root_start(&rank, &listener);
 
-    assert_int_equal(poll(&pfd, 1, 10000), 1);
-    const int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
-
-    assert_true(fd >= 0);
     (void)send(fd, "SSH-2.0-OpenSSH_9.2\r\n", 21, MSG_NOSIGNAL);
     boot_ranks_join(&rank, 1);
     close(fd);
@@ -510,6 +551,7 @@ int main(void)
         BOOT_TEST(replayed_and_altered_proofs_are_refused),
         BOOT_TEST(proven_but_silent_rank_is_named),
         BOOT_TEST(false_root_is_not_believed),
+        BOOT_TEST(other_version_is_named),
         BOOT_TEST(other_service_at_the_port_is_named),
         BOOT_TEST(flood_beyond_the_limit_does_not_disturb),
         BOOT_TEST(flood_without_descriptors_does_not_disturb),
