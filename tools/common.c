@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <stdarg.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "tools.h"
 
@@ -54,4 +55,26 @@ int hkt_tool_print_json(const char *command, struct cJSON *root)
     puts(text);
     cJSON_free(text);
     return TOOL_OK;
+}
+
+bool hkt_tool_parse_bytes(const char *text, size_t *out_bytes)
+{
+    char *end;
+    const double value = strtod(text, &end);
+    const char *suffixes = "KMGT", *suffix = *end != '\0' ? strchr(suffixes, *end & ~0x20) : NULL;
+    double scale = 1;
+
+    if (end == text || value < 0)
+        return false;
+    if (suffix != NULL) {
+        for (const char *s = suffixes; s <= suffix; s++)
+            scale *= 1024;
+        end++;
+    }
+    if (*end == 'B' || *end == 'b')
+        end++;
+    if (*end != '\0' || value * scale > 1e15)
+        return false;
+    *out_bytes = (size_t)(value * scale);
+    return true;
 }

@@ -12,6 +12,7 @@
 
 static const char help_text[] =
     "usage: hocket explain COLLECTIVE --algo ALGORITHM -n P [OPTIONS]\n"
+    "       hocket explain COLLECTIVE --why -n P --bytes SIZE [OPTIONS]\n"
     "       hocket explain --list [COLLECTIVE] [--markdown | --json]\n\n"
     "Prints who sends which chunk to whom, round by round: the very schedule that runs, not a drawing of it.\n\n"
     "  -a, --algo NAME   the algorithm\n"
@@ -21,13 +22,19 @@ static const char help_text[] =
     "  -b, --by-rank     the program of each rank instead of the rounds\n"
     "  -L, --lowered     after the lowering passes, as executed; default: as the algorithm wrote it\n"
     "  -j, --json        as JSON\n"
+    "  -w, --why         which algorithm would be chosen, and what each candidate should cost\n"
+    "  -s, --bytes SIZE  with --why: bytes of the whole vector (K, M, G binary); default 1M\n"
+    "  -t, --transport T with --why: thread, shm or tcp; default shm\n"
+    "  -R, --registered  with --why: buffers of hkt_mem_alloc\n"
+    "  -c, --crowd N     with --why: ranks per core; default 1\n"
     "  -l, --list        the algorithms, with rounds, bytes and source\n"
     "  -m, --markdown    the list as a Markdown page (docs/algorithms.md)\n"
     "  -h, --help        this text\n";
 
 struct request {
     struct hkt_plan_query query;
-    bool has_coll, by_rank, json, list, markdown;
+    struct hkt_choice_query choice;
+    bool has_coll, by_rank, json, list, markdown, why;
 };
 
 static void list_text(const struct request *request)
@@ -116,6 +123,54 @@ static int list_json(const struct request *request)
     return hkt_tool_print_json("explain", list);
 }
 
+#define CANDIDATES_MAX 64
+
+static int why_json(const struct hkt_candidate *candidates, int count)
+{
+    cJSON *list = cJSON_CreateArray();
+
+    for (int i = 0; i < count; i++) {
+        cJSON *row = cJSON_CreateObject();
+
+        cJSON_AddStringToObject(row, "algorithm", candidates[i].algo);
+        cJSON_AddBoolToObject(row, "chosen", candidates[i].chosen);
+        if (candidates[i].unfit[0] == '\0')
+            cJSON_AddNumberToObject(row, "predicted_us", candidates[i].predicted_us);
+        else
+            cJSON_AddStringToObject(row, "unfit", candidates[i].unfit);
+        cJSON_AddItemToArray(list, row);
+    }
+    return hkt_tool_print_json("explain", list);
+}
+
+static int why(const struct request *request)
+{
+    struct hkt_choice_query choice = request->choice;
+    struct hkt_candidate candidates[CANDIDATES_MAX];
+    int count = 0;
+
+    if (!request->has_coll)
+        return hkt_tool_usage("explain", "say which collective, e.g. all_reduce");
+    choice.coll = request->query.coll;
+    choice.nranks = request->query.nranks;
+    choice.in_place = request->query.in_place;
+    if (hkt_plan_candidates(&choice, candidates, CANDIDATES_MAX, &count) < 0)
+        return hkt_tool_usage("explain", "%s", hkt_last_error());
+    if (request->json)
+        return why_json(candidates, count);
+    printf("%s of %zu bytes over %d ranks, %s, %g ranks per core%s%s\n", hkt_coll_name(choice.coll), choice.bytes,
+           choice.nranks, choice.transport, choice.crowd, choice.in_place ? ", in place" : "",
+           choice.registered ? ", registered buffers" : "");
+    for (int i = 0; i < count; i++) {
+        if (candidates[i].unfit[0] == '\0')
+            printf("  %-22s %12.2f us%s\n", candidates[i].algo, candidates[i].predicted_us,
+                   candidates[i].chosen ? "  chosen: the least" : "");
+        else
+            printf("  %-22s %15s  %s\n", candidates[i].algo, "-", candidates[i].unfit);
+    }
+    return TOOL_OK;
+}
+
 static int explain(const struct request *request)
 {
     const struct hkt_plan_query *query = &request->query;
@@ -179,6 +234,24 @@ static int take_option(int c, struct request *request)
     case 'l':
         request->list = true;
         return -1;
+    case 'w':
+        request->why = true;
+        return -1;
+    case 'R':
+        request->choice.registered = 1;
+        return -1;
+    case 't':
+        request->choice.transport = optarg;
+        return -1;
+    case 's':
+        if (!hkt_tool_parse_bytes(optarg, &request->choice.bytes))
+            return hkt_tool_usage("explain", "--bytes %s: give a size such as 64K", optarg);
+        return -1;
+    case 'c':
+        if (!hkt_tool_parse_int(optarg, 1, EXPLAIN_RANKS_MAX, &number))
+            return hkt_tool_usage("explain", "--crowd %s: ranks per core, a whole number", optarg);
+        request->choice.crowd = (double)number;
+        return -1;
     default: /* 'm' */
         request->list = request->markdown = true;
         return -1;
@@ -197,13 +270,18 @@ int hkt_tool_explain(int argc, char **argv)
         { "json", no_argument, NULL, 'j' },
         { "list", no_argument, NULL, 'l' },
         { "markdown", no_argument, NULL, 'm' },
+        { "why", no_argument, NULL, 'w' },
+        { "bytes", required_argument, NULL, 's' },
+        { "transport", required_argument, NULL, 't' },
+        { "registered", no_argument, NULL, 'R' },
+        { "crowd", required_argument, NULL, 'c' },
         { "help", no_argument, NULL, 'h' },
         { NULL, 0, NULL, 0 },
     };
-    struct request request = { .query.nranks = 4 };
+    struct request request = { .query.nranks = 4, .choice = { .bytes = 1 << 20, .transport = "shm", .crowd = 1 } };
 
     opterr = 0;
-    for (int c; (c = getopt_long(argc, argv, ":a:n:r:ibLjlmh", options, NULL)) != -1;) {
+    for (int c; (c = getopt_long(argc, argv, ":a:n:r:ibLjlmws:t:Rc:h", options, NULL)) != -1;) {
         if (c == 'h') {
             fputs(help_text, stdout);
             return TOOL_OK;
@@ -225,6 +303,8 @@ int hkt_tool_explain(int argc, char **argv)
     }
     if (optind < argc)
         return hkt_tool_usage("explain", "\"%s\" is one argument too many", argv[optind]);
+    if (request.why)
+        return why(&request);
     if (!request.list)
         return explain(&request);
     if (request.json)

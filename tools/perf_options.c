@@ -62,29 +62,6 @@ static int usage(const char *what, const char *value)
     return TOOL_USAGE;
 }
 
-/** Bytes with a binary suffix; false when it is not a number. */
-static bool parse_bytes(const char *text, size_t *out_bytes)
-{
-    char *end;
-    const double value = strtod(text, &end);
-    const char *suffixes = "KMGT", *suffix = *end != '\0' ? strchr(suffixes, *end & ~0x20) : NULL;
-    double scale = 1;
-
-    if (end == text || value < 0)
-        return false;
-    if (suffix != NULL) {
-        for (const char *s = suffixes; s <= suffix; s++)
-            scale *= 1024;
-        end++;
-    }
-    if (*end == 'B' || *end == 'b')
-        end++;
-    if (*end != '\0' || value * scale > 1e15)
-        return false;
-    *out_bytes = (size_t)(value * scale);
-    return true;
-}
-
 static bool parse_int(const char *text, int min, int max, int *out_value)
 {
     char *end;
@@ -135,9 +112,9 @@ static bool apply(int flag, const char *value, struct perf_options *o)
     int average = 0;
 
     switch (flag) {
-    case 'b': return parse_bytes(value, &o->bytes_min);
-    case 'e': return parse_bytes(value, &o->bytes_max);
-    case 'i': return parse_bytes(value, &o->step_bytes) && o->step_bytes > 0;
+    case 'b': return hkt_tool_parse_bytes(value, &o->bytes_min);
+    case 'e': return hkt_tool_parse_bytes(value, &o->bytes_max);
+    case 'i': return hkt_tool_parse_bytes(value, &o->step_bytes) && o->step_bytes > 0;
     case 'f': return parse_int(value, 2, 1 << 20, &o->step_factor);
     case 'n': return parse_int(value, 1, 1 << 24, &o->iters);
     case 'w': return parse_int(value, 0, 1 << 24, &o->warmup_iters);

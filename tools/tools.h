@@ -27,6 +27,8 @@ void hkt_tool_say(const char *command, const char *format, ...) __attribute__((f
 int hkt_tool_usage(const char *command, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /** Whole decimal number in [min, max]; false (nothing stored) otherwise. */
 bool hkt_tool_parse_int(const char *text, long min, long max, long *out_value);
+/** Bytes with a binary suffix, "64K"; false when it is none. */
+bool hkt_tool_parse_bytes(const char *text, size_t *out_bytes);
 /** Print to stdout and free; returns the exit code. */
 int hkt_tool_print_json(const char *command, struct cJSON *root);
 

@@ -40,8 +40,8 @@ struct hkt_config {
 };
 #define HKT_CONFIG_INIT { sizeof(struct hkt_config), 0, NULL, NULL, NULL, 0, 0, 0 }
 
-/** Make a new unique id: opens a rendezvous port on this host, which the calling process serves until the job's
- *  ranks have met. Ship the bytes to all ranks by any means; whoever holds them can join.
+/** Make a new unique id and open its rendezvous port on this host. Call it in the process that will be rank 0 (in any of
+ *  its threads, or before it forks rank 0), then ship the bytes to all ranks; whoever holds them can join.
  *  Errors   SYSTEM: no usable interface or port; INVALID: HOCKET_ADDRESS names no local address */
 HKT_API HKT_NODISCARD enum hkt_status hkt_get_unique_id(struct hkt_unique_id *out_id);
 

@@ -64,6 +64,30 @@ struct hkt_verify_report {
 HKT_API HKT_NODISCARD enum hkt_status hkt_plan_verify(const struct hkt_plan_query *query,
                                                       struct hkt_verify_report *out_report);
 
+/** A case to choose an algorithm for. */
+struct hkt_choice_query {
+    enum hkt_coll coll;
+    int nranks;
+    size_t bytes;            /* the whole vector: of the buffer in all_reduce, broadcast, reduce; of all blocks elsewhere */
+    int in_place;
+    const char *transport;   /* "thread", "shm" or "tcp" */
+    int registered;          /* 1: the buffers are memory of hkt_mem_alloc */
+    double crowd;            /* ranks per core, at least 1 */
+};
+/** One registry row of the collective, as the choice sees it. */
+struct hkt_candidate {
+    const char *algo;
+    const char *unfit;       /* "" or why it does not serve the case; predicted_us is then 0 */
+    double predicted_us;
+    int chosen;
+};
+/** What a communicator of this kind would weigh, best first, unfit ones last. *out_count is what there are; at most
+ *  `capacity` are stored.
+ *  Errors   INVALID: no such transport or ranks */
+HKT_API HKT_NODISCARD enum hkt_status hkt_plan_candidates(const struct hkt_choice_query *query,
+                                                          struct hkt_candidate *out_candidates, int capacity,
+                                                          int *out_count);
+
 #ifdef __cplusplus
 }
 #endif

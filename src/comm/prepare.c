@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "comm/call.h"
+#include "core/log.h"
 #include "cost/select.h"
 #include "exec/call.h"
 #include "sched/lower.h"
@@ -52,14 +53,21 @@ static bool in_place_is_agreed(enum hkt_coll coll)
     return coll == HKT_ALL_REDUCE || coll == HKT_REDUCE_SCATTER || coll == HKT_ALL_GATHER || coll == HKT_ALL_TO_ALL;
 }
 
-static enum hkt_status choose(const struct hkt__call *call, const struct hkt__algo **out_algo)
+static struct hkt__select_args select_args(const struct hkt__call *call)
 {
     const struct hkt_comm *comm = call->comm;
-    const struct hkt__select_args args = {
+
+    return (struct hkt__select_args){
         .coll = call->coll, .nranks = comm->nranks, .in_place = call->in_place && in_place_is_agreed(call->coll),
         .direct_ok = comm->routes.all_memory, .user_ok = comm->routes.all_user || call->registered,
         .copy_ok = comm->routes.all_copy, .bytes = hkt__vector_elems(call) * hkt_dtype_size(call->dtype),
         .slice_bytes = comm->options.slice_bytes};
+}
+
+static enum hkt_status choose(const struct hkt__call *call, const struct hkt__algo **out_algo)
+{
+    const struct hkt_comm *comm = call->comm;
+    const struct hkt__select_args args = select_args(call);
     const struct hkt__algo *forced = comm->options.forced[call->coll];
 
     if (forced == NULL)
@@ -116,6 +124,20 @@ static uint32_t call_word(const struct hkt__call *call)
                           (call->in_place ? HKT__CALL_IN_PLACE : 0) | (call->registered ? HKT__CALL_REGISTERED : 0));
 }
 
+/** One line that says what was chosen and what it should cost; `hocket explain --why` lists what it was weighed against. */
+static void log_choice(const struct hkt__call *call, const struct hkt__algo *algo, int nslices)
+{
+    const struct hkt_comm *comm = call->comm;
+    const struct hkt__select_args args = select_args(call);
+    double ns = 0;
+
+    if (hkt__select_predict(algo, &args, &comm->routes.prices, comm->work, &ns) < 0)
+        return;
+    hkt__log(HKT__SUB_PLAN, HKT__LOG_INFO, "%s: %s of %zu bytes over %d ranks: %s, %d slices, predicted %.2f us%s",
+             comm->name, hkt_coll_name(call->coll), args.bytes, comm->nranks, algo->info.name, nslices, ns / 1e3,
+             comm->options.forced[call->coll] != NULL ? " (forced)" : "");
+}
+
 static enum hkt_status prepare_anew(const struct hkt__call *call, struct hkt__prepared *out)
 {
     struct hkt_comm *comm = call->comm;
@@ -141,6 +163,8 @@ static enum hkt_status prepare_anew(const struct hkt__call *call, struct hkt__pr
     prepared.streaming = hkt__vector_elems(call) * hkt_dtype_size(call->dtype) >= HKT__NT_BYTES;
     if (call->op != HKT_OP_COUNT)
         prepared.reduce = hkt__reduce_get(op < HKT_OP_USER ? call->op : HKT_SUM, call->dtype, hkt__isa_best());
+    if (hkt__log_level(HKT__SUB_PLAN) >= HKT__LOG_INFO)
+        log_choice(call, prepared.algo, prepared.nslices);
     *out = prepared;
     return HKT_OK;
 }

@@ -112,6 +112,7 @@ struct hkt__tp_ops {
     const char *summary;
     /** Can this machine use it? OK, or UNSUPPORTED with the reason and mend in hkt__error_here(). */
     enum hkt_status (*probe)(const struct hkt__settings *settings);
+    /** tp may be NULL: what an instance on this machine would say. */
     void (*query)(const struct hkt__tp *tp, struct hkt__tp_caps *out_caps);
     enum hkt_status (*open)(const struct hkt__tp_params *params, struct hkt__tp **out_tp);
     void (*close)(struct hkt__tp *tp);
