@@ -78,6 +78,15 @@ int64_t rig_now_ms(void)
     return hkt__now_ns() / 1000000;
 }
 
+bool rig_is_sanitized(void)
+{
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+    return true;
+#else
+    return false;
+#endif
+}
+
 uint64_t rig_random(uint64_t *state)
 {
     *state ^= *state >> 12;

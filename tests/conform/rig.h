@@ -68,6 +68,8 @@ void rig_idle(struct rig_dom *dom, int *spins);
 /** Stop the run with a message. */
 _Noreturn void rig_fail(const char *file, int line, const char *format, ...) __attribute__((format(printf, 3, 4)));
 int64_t rig_now_ms(void);
+/** Built with a sanitizer: slow, and memory is not what it seems. */
+bool rig_is_sanitized(void);
 /** Pseudo-random numbers, the same for the same state (xorshift64*). */
 uint64_t rig_random(uint64_t *state);
 

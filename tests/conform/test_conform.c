@@ -74,16 +74,6 @@ static bool is_chosen(const struct choice *choice, const char *name)
     return choice->nnames == 0;
 }
 
-/* Sanitizers slow everything down. */
-static int64_t deadline_ms(void)
-{
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-    return 180000;
-#else
-    return 60000;
-#endif
-}
-
 static const char *reason_to_skip(const struct row *row, const struct choice *choice)
 {
     const bool is_memory = strcmp(choice->transport, "tcp") != 0;
@@ -98,7 +88,7 @@ static const char *reason_to_skip(const struct row *row, const struct choice *ch
 static int run_row(const struct row *row, const struct choice *choice)
 {
     const struct rig_opts opts = { .transport = choice->transport, .faults = row->faults, .nranks = row->nranks,
-                                   .is_threads = choice->is_threads, .deadline_ms = deadline_ms(),
+                                   .is_threads = choice->is_threads, .deadline_ms = rig_is_sanitized() ? 180000 : 60000,
                                    .is_rank0_faulty = row->is_rank0_faulty,
                                    .victim = row->victim - 1, .slots = row->slots, .slot_bytes = row->slot_bytes };
 
