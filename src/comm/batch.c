@@ -323,3 +323,16 @@ enum hkt_status hkt__call_submit(struct hkt__call *call, struct hkt_stream *stre
     hkt__batch_tickets(call, 1, &ticket);
     return hkt__batch_run(call, &ticket, 1);
 }
+
+enum hkt_status hkt__internal_all_gather(const void *in, void *out, size_t bytes, struct hkt_comm *comm)
+{
+    struct hkt__call call = {.coll = HKT_ALL_GATHER, .dtype = HKT_UINT8, .op = HKT_OP_COUNT, .root = -1, .in = in,
+                             .out = out, .count = bytes, .comm = comm, .is_internal = true};
+    const enum hkt_status rc = hkt__call_check(&call);
+    uint64_t ticket;
+
+    if (rc < 0)
+        return rc;
+    hkt__batch_tickets(&call, 1, &ticket);
+    return hkt__batch_run(&call, &ticket, 1);
+}

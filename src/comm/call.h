@@ -11,7 +11,8 @@ struct hkt__call {
     int root;                   /* -1: none; the peer of send and recv */
     bool is_send;               /* of HKT_SEND_RECV */
     bool in_place;              /* set by the check */
-    bool registered;            /* likewise: all significant buffers lie in registered memory */
+    bool is_internal;           /* the library's own: forced algorithms do not bind it */
+    bool registered;            /* set by the check: all significant buffers lie in registered memory */
     const void *in;
     void *out;
     size_t count;
@@ -23,6 +24,10 @@ struct hkt__call {
 HKT_NODISCARD enum hkt_status hkt__call_check(struct hkt__call *call);
 /** Check, then run now, or queue in the group or stream. */
 HKT_NODISCARD enum hkt_status hkt__call_submit(struct hkt__call *call, struct hkt_stream *stream);
+
+/** All-gather of `bytes` per rank for the library's own purposes, in the communicator's turn: not part of a group, not bound
+ *  by forced algorithms. */
+HKT_NODISCARD enum hkt_status hkt__internal_all_gather(const void *in, void *out, size_t bytes, struct hkt_comm *comm);
 
 /** Calls that progress together, each communicator's in order; takes and passes turns itself. tickets[i] is the turn of
  *  calls[i] on its communicator, taken by hkt__batch_tickets. Returns the first failure after all have ended. */

@@ -190,7 +190,7 @@ static enum hkt_status exchange_parent(void *arg, const void *in, size_t bytes, 
     /* Without memory this rank cannot take part: the parent fails on all ranks. */
     if (all == NULL)
         return hkt__comm_fail_here(x->parent, hkt__fail(HKT_ERR_NOMEM, "no memory to exchange addresses"), "split");
-    rc = hkt_all_gather(in, all, bytes, HKT_UINT8, x->parent, NULL);
+    rc = hkt__internal_all_gather(in, all, bytes, x->parent);
     for (int i = 0; i < x->nmembers && rc == HKT_OK; i++)
         memcpy((char *)out + (size_t)i * bytes, all + (size_t)x->members[i] * bytes, bytes);
     hkt__free(all);
@@ -277,7 +277,7 @@ enum hkt_status hkt_comm_split(struct hkt_comm *comm, int color, int key, const 
     entries = hkt__calloc((size_t)comm->nranks, sizeof *entries);
     if (entries == NULL)
         return hkt__comm_fail_here(comm, hkt__fail(HKT_ERR_NOMEM, "no memory for a split"), "split");
-    rc = hkt_all_gather(&own, entries, sizeof own, HKT_UINT8, comm, NULL);
+    rc = hkt__internal_all_gather(&own, entries, sizeof own, comm);
     if (rc == HKT_OK && color < 0) {
         rc = sit_out(comm);
         if (rc == HKT_OK)

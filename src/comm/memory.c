@@ -35,7 +35,7 @@ static enum hkt_status agree(struct hkt_comm *comm, enum hkt_status own, int *ou
 
     if (all == NULL)
         return hkt__comm_fail_here(comm, hkt__fail(HKT_ERR_NOMEM, "no memory to agree on memory"), "memory");
-    rc = hkt_all_gather(&mine, all, 1, HKT_INT32, comm, NULL);
+    rc = hkt__internal_all_gather(&mine, all, sizeof mine, comm);
     *out_worst = HKT_OK;
     for (int r = 0; r < comm->nranks && rc == HKT_OK; r++) {
         if (all[r] >= *out_worst)
@@ -121,7 +121,8 @@ static void unlist(struct hkt_comm *comm, const struct hkt__registered *r)
 enum hkt_status hkt_mem_free(void *memory, struct hkt_comm *comm)
 {
     struct hkt__registered *r;
-    enum hkt_status rc;
+    enum hkt_status rc, worst;
+    int culprit;
 
     if (comm == NULL)
         return hkt__fail(HKT_ERR_INVALID, "hkt_mem_free: comm is NULL");
@@ -131,7 +132,7 @@ enum hkt_status hkt_mem_free(void *memory, struct hkt_comm *comm)
     if (r == NULL || !r->is_owned)
         return hkt__fail(HKT_ERR_INVALID, "hkt_mem_free: %p is no memory of hkt_mem_alloc on %s", memory, comm->name);
     /* A peer may still be reading this rank's part in an operation that has ended here. */
-    rc = hkt_barrier(comm, NULL);
+    rc = agree(comm, HKT_OK, &culprit, &worst);
     unlist(comm, r);
     release(comm, r);
     return rc;
@@ -167,10 +168,12 @@ enum hkt_status hkt_comm_register(struct hkt_comm *comm, void *data, size_t byte
 enum hkt_status hkt_comm_deregister(struct hkt_comm *comm, void *data)
 {
     struct hkt__registered *r = comm != NULL ? find(comm, data) : NULL;
+    enum hkt_status worst;
+    int culprit;
 
     if (r == NULL || r->is_owned)
         return hkt__fail(HKT_ERR_INVALID, "hkt_comm_deregister: %p was not registered", data);
-    const enum hkt_status rc = hkt_barrier(comm, NULL);
+    const enum hkt_status rc = agree(comm, HKT_OK, &culprit, &worst);
 
     unlist(comm, r);
     hkt__free(r);

@@ -68,7 +68,7 @@ static enum hkt_status choose(const struct hkt__call *call, const struct hkt__al
 {
     const struct hkt_comm *comm = call->comm;
     const struct hkt__select_args args = select_args(call);
-    const struct hkt__algo *forced = comm->options.forced[call->coll];
+    const struct hkt__algo *forced = call->is_internal ? NULL : comm->options.forced[call->coll];
 
     if (forced == NULL)
         return hkt__select(&args, &comm->routes.prices, comm->work, out_algo);
@@ -121,7 +121,8 @@ static uint32_t call_word(const struct hkt__call *call)
     const unsigned op = call->op == HKT_OP_COUNT ? HKT__CALL_NO_OP : (unsigned)call->op;
 
     return hkt__call_pack(call->coll, call->dtype, op, 0,
-                          (call->in_place ? HKT__CALL_IN_PLACE : 0) | (call->registered ? HKT__CALL_REGISTERED : 0));
+                          (call->in_place ? HKT__CALL_IN_PLACE : 0) | (call->registered ? HKT__CALL_REGISTERED : 0) |
+                              (call->is_internal ? HKT__CALL_INTERNAL : 0));
 }
 
 /** One line that says what was chosen and what it should cost; `hocket explain --why` lists what it was weighed against. */

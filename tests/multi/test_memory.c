@@ -1,0 +1,180 @@
+/* What could break: memory of hkt_mem_alloc that a peer does not see, or sees at the wrong place; a result that differs
+ * when buffers are registered, or copied between processes, or neither is allowed; ranks that disagree about a buffer;
+ * memory that is not given back. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "calls.h"
+#include "ranks.h"
+
+static const enum hkt_coll colls[] = {HKT_ALL_REDUCE, HKT_REDUCE_SCATTER, HKT_ALL_GATHER, HKT_BROADCAST, HKT_ALL_TO_ALL};
+static const size_t counts[] = {0, 1, 7, 1001, 40000};
+
+/** Buffers of a rank, registered or not, used by calls in place of its own. */
+static void use_memory(struct calls *calls, void *send, void *recv)
+{
+    free(calls->send);
+    free(calls->recv);
+    calls->send = send;
+    calls->recv = recv;
+}
+
+static void check_calls(struct ranks_rank *rank, struct calls *calls)
+{
+    char text[256] = "", what[128];
+
+    for (size_t c = 0; c < sizeof colls / sizeof colls[0]; c++) {
+        for (size_t i = 0; i < sizeof counts / sizeof counts[0] * 2; i++) {
+            const bool reduces = calls_reduces(colls[c]);
+            struct call call = {.coll = colls[c], .dtype = i % 3 ? HKT_F32 : HKT_INT16,
+                                .kind = reduces ? EXACT_BUILTIN : EXACT_PLAIN, .op = reduces ? HKT_SUM : HKT_OP_COUNT,
+                                .root = calls_has_root(colls[c]) ? rank->nranks - 1 : 0, .count = counts[i / 2],
+                                .in_place = i % 2};
+
+            calls_print(&call, what, sizeof what);
+            calls_fill(calls, &call);
+            ranks_require_ok(rank, calls_issue(calls, &call, NULL), what);
+            ranks_require(rank, calls_check(calls, &call, text, sizeof text) == 0, "%s: %s", what, text);
+        }
+    }
+}
+
+/** All collectives on registered buffers, with the library's choice and with each algorithm that touches them. */
+static void registered(struct ranks_rank *rank)
+{
+    const struct call largest = {.coll = HKT_ALL_TO_ALL, .dtype = HKT_F32, .count = 40000};
+    const size_t room = calls_room(&largest, rank->nranks);
+    struct calls calls = {0};
+    void *send, *recv;
+
+    ranks_require(rank, calls_init(&calls, rank->comm, room), "no memory");
+    ranks_require_ok(rank, hkt_mem_alloc(&send, room + 65536, rank->comm), "hkt_mem_alloc");
+    ranks_require_ok(rank, hkt_mem_alloc(&recv, room + 65536, rank->comm), "hkt_mem_alloc");
+    use_memory(&calls, send, recv);
+    check_calls(rank, &calls);
+    calls.send = calls.recv = NULL;
+    calls_fini(&calls);
+    ranks_require_ok(rank, hkt_mem_free(send, rank->comm), "hkt_mem_free");
+    ranks_require_status(rank, hkt_mem_free(send, rank->comm), HKT_ERR_INVALID, "hkt_mem_free twice");
+    /* The other block is released with the communicator. */
+}
+
+static void ordinary(struct ranks_rank *rank)
+{
+    const struct call largest = {.coll = HKT_ALL_TO_ALL, .dtype = HKT_F32, .count = 40000};
+    struct calls calls = {0};
+
+    ranks_require(rank, calls_init(&calls, rank->comm, calls_room(&largest, rank->nranks)), "no memory");
+    check_calls(rank, &calls);
+    calls_fini(&calls);
+}
+
+static const char user_rows[] = "all_reduce=two_shot_user,reduce_scatter=direct_user,all_gather=direct_user,"
+                                "broadcast=direct_user";
+
+static void each_way(ranks_fn *fn, const char *const *settings, const char *algo)
+{
+    for (int nranks = 1; nranks <= (ranks_small() ? 3 : 5); nranks += nranks == 1 ? 1 : nranks == 2 ? 1 : 2) {
+        for (int kind = 0; kind < 2; kind++) {
+            struct hkt_config config = HKT_CONFIG_INIT;
+            struct ranks_job job = {.kind = kind ? RANKS_PROCESSES : RANKS_THREADS, .nranks = nranks, .fn = fn,
+                                    .settings = settings, .config = &config};
+
+            config.algo = nranks > 1 ? algo : NULL;
+            ranks_run(&job);
+        }
+    }
+}
+
+static void registered_buffers_give_the_same(void **state)
+{
+    (void)state;
+    each_way(registered, NULL, NULL);
+    each_way(registered, NULL, user_rows);
+}
+
+static void without_copies_between_processes(void **state)
+{
+    static const char *const settings[] = {"HOCKET_CMA=0", NULL};
+
+    (void)state;
+    each_way(registered, settings, user_rows);
+    each_way(ordinary, settings, NULL);
+}
+
+static void copies_between_processes(void **state)
+{
+    (void)state;
+    each_way(ordinary, NULL, user_rows);
+}
+
+/** Over tcp memory is ordinary, and registering it is refused on all ranks. */
+static void over_tcp(struct ranks_rank *rank)
+{
+    void *memory;
+
+    ranks_require_ok(rank, hkt_mem_alloc(&memory, 100000, rank->comm), "hkt_mem_alloc");
+    memset(memory, 7, 100000);
+    ranks_require_status(rank, hkt_comm_register(rank->comm, memory, 1000), HKT_ERR_UNSUPPORTED, "register over tcp");
+    ranks_require_text(rank, hkt_last_error(), "peers cannot address the buffer of rank");
+    ranks_require_ok(rank, hkt_barrier(rank->comm, NULL), "the communicator stays usable");
+    ranks_require_ok(rank, hkt_mem_free(memory, rank->comm), "hkt_mem_free");
+}
+
+/** One rank's buffer is not shared memory: all are told, nothing is registered. */
+static void one_cannot(struct ranks_rank *rank)
+{
+    static char own[4096];
+    struct hkt_comm *child;
+    void *memory;
+
+    ranks_require_ok(rank, hkt_mem_alloc(&memory, 4096, rank->comm), "hkt_mem_alloc");
+    ranks_require_status(rank, hkt_comm_register(rank->comm, rank->rank == 1 ? own : memory, 4096), HKT_ERR_UNSUPPORTED,
+                         "register");
+    ranks_require_text(rank, hkt_last_error(), "rank 1");
+    ranks_require_ok(rank, hkt_comm_split(rank->comm, 0, rank->nranks - rank->rank, NULL, &child), "split");
+    ranks_require_ok(rank, hkt_comm_register(child, memory, 4096), "register with a child");
+    ranks_require_ok(rank, hkt_all_reduce(memory, memory, 100, HKT_INT32, HKT_SUM, child, NULL), "all_reduce");
+    ranks_require_ok(rank, hkt_comm_deregister(child, memory), "deregister");
+    ranks_require_status(rank, hkt_comm_deregister(child, memory), HKT_ERR_INVALID, "deregister twice");
+    ranks_require_ok(rank, hkt_comm_destroy(child), "destroy");
+}
+
+/** Blocks are given back: many more bytes in all than the arena has. */
+static void again_and_again(struct ranks_rank *rank)
+{
+    for (int i = 0; i < 40; i++) {
+        void *memory;
+
+        ranks_require_ok(rank, hkt_mem_alloc(&memory, 1 << 20, rank->comm), "hkt_mem_alloc");
+        ((volatile char *)memory)[i * 4096] = 1;
+        ranks_require_ok(rank, hkt_mem_free(memory, rank->comm), "hkt_mem_free");
+    }
+}
+
+static void refusals(void **state)
+{
+    static const char *const tcp[] = {"HOCKET_TRANSPORT=tcp", NULL}, *const small[] = {"HOCKET_SHM_BYTES=32M", NULL};
+
+    (void)state;
+    ranks_run(&(struct ranks_job){.kind = RANKS_PROCESSES, .nranks = 2, .fn = over_tcp, .settings = tcp});
+    ranks_run(&(struct ranks_job){.kind = RANKS_PROCESSES, .nranks = 3, .fn = one_cannot});
+    ranks_run(&(struct ranks_job){.kind = RANKS_PROCESSES, .nranks = 2, .fn = again_and_again, .settings = small});
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(registered_buffers_give_the_same),
+        cmocka_unit_test(without_copies_between_processes),
+        cmocka_unit_test(copies_between_processes),
+        cmocka_unit_test(refusals),
+    };
+
+    return cmocka_run_group_tests_name("memory", tests, NULL, NULL);
+}
