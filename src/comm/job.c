@@ -134,16 +134,31 @@ struct address_view {
     unsigned char *ok;
 };
 
+static bool reaches_all(const struct address_view *view, int nranks)
+{
+    for (int r = 0; r < nranks; r++)
+        if (!view->ok[r])
+            return false;
+    return true;
+}
+
 static enum hkt_status reach_all(struct hkt__job *job, const struct introduction *all, const unsigned char *blobs,
                                  struct address_view *view, unsigned char *ok)
 {
     const int64_t deadline_ns = hkt__now_ns() + job->settings->init_timeout_ms * 1000000;
+    bool has_memory = false;
 
     for (int t = 0; t < job->ntransports; t++) {
+        struct hkt__tp_caps caps;
+
         if (job->tps[t] == NULL)
             continue;
+        job->tps[t]->ops->query(job->tps[t], &caps);
         for (int r = 0; r < job->nranks; r++) {
-            view->bytes[r] = all[r].blob_bytes[t];
+            /* Ranks that all share memory already need not map each other once more: that is much address space. */
+            const bool skip = has_memory && (caps.flags & HKT__TP_MEMORY) != 0 && r != job->rank;
+
+            view->bytes[r] = skip ? 0 : all[r].blob_bytes[t];
             memcpy(view->blobs + (size_t)r * HKT__TP_BLOB_MAX,
                    blobs + ((size_t)r * HKT__TRANSPORTS_MAX + (size_t)t) * HKT__TP_BLOB_MAX, HKT__TP_BLOB_MAX);
         }
@@ -152,6 +167,7 @@ static enum hkt_status reach_all(struct hkt__job *job, const struct introduction
 
         if (rc < 0)
             return hkt__error_context(rc, "transport %s", job->tps[t]->ops->name);
+        has_memory |= (caps.flags & HKT__TP_MEMORY) != 0 && reaches_all(view, job->nranks);
         for (int r = 0; r < job->nranks; r++)
             ok[(size_t)r * HKT__TRANSPORTS_MAX + (size_t)t] = view->bytes[r] > 0 && view->ok[r];
     }
