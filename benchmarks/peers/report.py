@@ -1,0 +1,141 @@
+"""The tables: per number of ranks and collective one row per size, with the time of each library, hocket's as a ratio to each,
+and the physical bound beside; then what they say together."""
+import math
+import statistics
+
+NOISE = 1.05 # without --twice: ratios nearer to 1 than this say nothing
+
+
+def size_text(size):
+    for unit, name in ((1 << 20, 'M'), (1 << 10, 'K')):
+        if size >= unit and size % unit == 0:
+            return f'{size // unit}{name}'
+    return str(size)
+
+
+def time_text(us):
+    if us is None:
+        return '-'
+    return f'{us:.2f}' if us < 100 else f'{us:.0f}'
+
+
+def add_medians(case):
+    """case['median_us']: library -> median over the rounds; case['ratio']: library -> hocket's time over its."""
+    case['median_us'] = {key: statistics.median(turn['median_us'] for turn in turns)
+                         for key, turns in case['rounds'].items() if turns}
+    case['wrong'] = sum(turn['wrong'] for turns in case['rounds'].values() for turn in turns)
+    ours = case['median_us'].get('hocket')
+    case['ratio'] = {key: ours / us for key, us in case['median_us'].items() if key != 'hocket'} if ours else {}
+    peers = [us for key, us in case['median_us'].items() if not key.startswith('hocket')]
+    case['ratio_to_best'] = ours / min(peers) if ours and peers else None
+    spread = [turn['median_us'] for turn in case['rounds'].get('hocket', [])]
+    case['spread'] = max(spread) / min(spread) if spread else None
+
+
+def wrong(result):
+    return sum(case['wrong'] for case in result['cases'])
+
+
+def noise_of(result):
+    """How far two equal sets differ: the factor that nine of ten cases stay within; None without --twice."""
+    ratios = sorted(abs(math.log(case['ratio']['hocket2'])) for case in result['cases'] if 'hocket2' in case['ratio'])
+    return math.exp(ratios[len(ratios) * 9 // 10]) if ratios else None
+
+
+def table(cases, libraries, limit):
+    keys = [one['key'] for one in libraries if any(one['key'] in case['median_us'] for case in cases)]
+    names = {one['key']: one['name'] for one in libraries}
+    others = [key for key in keys if key != 'hocket'] if 'hocket' in keys else []
+    heads = ['size'] + [names[key] for key in keys] + ['/' + names[key] for key in others] + ['/best', 'bound', 'bound/hocket']
+    rows = []
+    for case in cases:
+        row = [size_text(case['bytes']) if case['bytes'] else '']
+        row += [time_text(case['median_us'].get(key)) for key in keys]
+        row += [f"{case['ratio'][key]:.2f}" if key in case['ratio'] else '-' for key in others]
+        best = case['ratio_to_best']
+        row.append('-' if best is None else f'{best:.2f}' + (' slower' if best > limit else ''))
+        row.append(time_text(case['bound_us']))
+        ours = case['median_us'].get('hocket')
+        row.append(f"{100 * case['bound_us'] / ours:.0f} %" if ours and case['bound_us'] else '-')
+        rows.append(row)
+    widths = [max(len(row[i]) for row in rows + [heads]) for i in range(len(heads))]
+    return '\n'.join('  '.join(cell.rjust(width) for cell, width in zip(row, widths)) for row in [heads] + rows)
+
+
+def mean_ratio(ratios):
+    return math.exp(statistics.fmean(math.log(ratio) for ratio in ratios))
+
+
+def summary(result, limit):
+    names = {one['key']: one['name'] for one in result['libraries']}
+    lines = []
+    for ranks in sorted({case['ranks'] for case in result['cases']}):
+        cases = [case for case in result['cases'] if case['ranks'] == ranks]
+        for key in names:
+            ratios = [case['ratio'][key] for case in cases if key in case['ratio']]
+            if ratios:
+                lines.append(f'{ranks} ranks, hocket / {names[key]}: geometric mean {mean_ratio(ratios):.2f}, least '
+                             f'{min(ratios):.2f}, greatest {max(ratios):.2f}, over {len(ratios)} cases')
+        slower = sorted((case for case in cases if case['ratio_to_best'] and case['ratio_to_best'] > limit),
+                        key=lambda case: -case['ratio_to_best'])
+        compared = sum(case['ratio_to_best'] is not None for case in cases)
+        if compared:
+            lines.append(f'{ranks} ranks: slower than the best peer in {len(slower)} of {compared} cases' +
+                         (': ' + ', '.join(f"{case['coll']} {size_text(case['bytes'])} {case['ratio_to_best']:.2f}"
+                                           for case in slower) if slower else ''))
+    return lines
+
+
+def cpu_lines(result):
+    """CPU time of all ranks during a call over its time, mean over the cases: what waiting costs."""
+    names = {one['key']: one['name'] for one in result['libraries']}
+    lines = []
+    for ranks in sorted({case['ranks'] for case in result['cases']}):
+        shares = []
+        for key in names:
+            turns = [turn for case in result['cases'] if case['ranks'] == ranks for turn in case['rounds'].get(key, [])]
+            if turns:
+                busy = statistics.fmean(turn['cpu_us'] / turn['mean_us'] for turn in turns)
+                shares.append(f'{names[key]} {busy:.2f}')
+        lines.append(f'{ranks} ranks, cores kept busy: ' + ', '.join(shares))
+    return lines
+
+
+def probe_lines(probe):
+    if not probe:
+        return ['no bounds: the probe did not run']
+    sizes = probe['working_set_bytes']
+    lines = [f"cache line, core to core: {probe['line_ns']:.0f} ns one way; switch between two threads of a core: "
+             f"{probe['switch_ns']:.0f} ns; GB/s read + written, {probe['cores']} cores together, by working set per core:"]
+    rates = probe['gbps']['all_cores']
+    lines.append(f"{'':16}" + ''.join(f'{size_text(size):>8}' for size in sizes))
+    lines += [f'{name:16}' + ''.join(f'{rate:8.1f}' for rate in row) for name, row in rates.items()]
+    return lines
+
+
+def text(result):
+    machine, noise = result['machine'], noise_of(result)
+    limit = max(noise or NOISE, 1.001)
+    lines = [result['command'], f"{result['when']}, {result['seconds']} s; load average before {result['load_before']:.2f}, "
+                                f"after {result['load_after']:.2f}",
+             f"{machine['cpu']}, {machine['cores']} cores, {', '.join(machine['caches'])}, {machine['memory_gib']} GiB; "
+             f"{machine['system']}, Linux {machine['kernel']}", '']
+    lines += [f"{one['name']} {one['version']}: {one['settings']}" for one in result['libraries']]
+    lines += [f"left out: {one['key']}: {one['reason']}" for one in result['missing']]
+    lines += [f"FAILED: {one['key']} on {one['ranks']} ranks: {one['reason']}" for one in result['failures']]
+    lines += [f"all: {'each rank on its core where ranks fit' if result['pinned'] else 'not pinned'}; malloc "
+              f"{'keeps freed memory' if result['malloc'] else 'at its defaults'}", '']
+    lines += ['Times in microseconds: a sample is a batch of calls of at least 20 us, its time that of the slowest rank; median '
+              f"over the samples of a turn ({result['budget_ms']} ms), then over {result['rounds']} interleaved rounds.",
+              'Ratios are hocket / other: below 1, hocket is faster. float, sum, root 0; size = larger buffer of a rank. Calls of '
+              'broadcast overlap: its root does not wait, so a small one may take less than the latency bound.',
+              f"\"slower\": more than {limit:.2f} times the best peer" +
+              (', the factor within which nine of ten cases of two equal sets agree.' if noise else '.')]
+    for ranks in sorted({case['ranks'] for case in result['cases']}):
+        for coll in dict.fromkeys(case['coll'] for case in result['cases']):
+            cases = [case for case in result['cases'] if case['ranks'] == ranks and case['coll'] == coll]
+            if cases:
+                lines += ['', f"{coll}, {ranks} ranks on {machine['cores']} cores", table(cases, result['libraries'], limit)]
+    lines += [''] + summary(result, limit) + cpu_lines(result)
+    lines += [f'wrong elements: {wrong(result)}', ''] + probe_lines(result['probe'])
+    return '\n'.join(lines) + '\n'
