@@ -1,0 +1,367 @@
+/* What could break: ranks make different calls and one of them hangs, gets a wrong result without an error, or is told
+ * something that does not lead to the mistake. Each case runs on a communicator of its own, on threads, shm and tcp:
+ * rank 1 does something else than ranks 0 and 2. All ranks must get MISMATCH (from that call, or from a later one where
+ * the difference was not theirs to see), with a text that names rank 1 and the calls; the parent communicator lives on. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "calls.h"
+#include "ranks.h"
+
+enum { N = 3, ODD = 1, LARGE = 100000 };
+
+struct mismatch {
+    struct ranks_rank *rank;
+    struct hkt_comm *comm;
+    bool is_odd;
+    float *in, *out;        /* room for 2 * N * LARGE elements */
+};
+typedef enum hkt_status mismatch_fn(const struct mismatch *m);
+
+/* ---- what ranks do ---- */
+
+static enum hkt_status all_reduce(const struct mismatch *m, size_t count, enum hkt_dtype dtype, enum hkt_op op)
+{
+    return hkt_all_reduce(m->in, m->out, count, dtype, op, m->comm, NULL);
+}
+
+static enum hkt_status different_collectives(const struct mismatch *m)
+{
+    return m->is_odd ? hkt_all_gather(m->in, m->out, 4, HKT_F32, m->comm, NULL) : all_reduce(m, 4, HKT_F32, HKT_SUM);
+}
+
+static enum hkt_status different_counts(const struct mismatch *m)
+{
+    return all_reduce(m, m->is_odd ? 5 : 4, HKT_F32, HKT_SUM);
+}
+
+static enum hkt_status nothing_and_something(const struct mismatch *m)
+{
+    return all_reduce(m, m->is_odd ? 0 : 4, HKT_F32, HKT_SUM);
+}
+
+static enum hkt_status something_and_nothing(const struct mismatch *m)
+{
+    return all_reduce(m, m->is_odd ? 4 : 0, HKT_F32, HKT_SUM);
+}
+
+static enum hkt_status different_large_counts(const struct mismatch *m)
+{
+    return all_reduce(m, m->is_odd ? LARGE + 1 : LARGE, HKT_F32, HKT_SUM);
+}
+
+static enum hkt_status large_and_small(const struct mismatch *m)
+{
+    return all_reduce(m, m->is_odd ? LARGE : 3, HKT_F32, HKT_SUM);
+}
+
+static enum hkt_status small_and_large(const struct mismatch *m)
+{
+    return all_reduce(m, m->is_odd ? 3 : LARGE, HKT_F32, HKT_SUM);
+}
+
+static enum hkt_status different_types(const struct mismatch *m)
+{
+    return all_reduce(m, 4, m->is_odd ? HKT_INT32 : HKT_F32, HKT_SUM);
+}
+
+static enum hkt_status different_operations(const struct mismatch *m)
+{
+    return all_reduce(m, 4, HKT_F32, m->is_odd ? HKT_MAX : HKT_SUM);
+}
+
+static enum hkt_status different_roots(const struct mismatch *m)
+{
+    return hkt_broadcast(m->in, m->out, 4, HKT_F32, m->is_odd ? 1 : 0, m->comm, NULL);
+}
+
+static enum hkt_status different_reduce_roots(const struct mismatch *m)
+{
+    return hkt_reduce(m->in, m->out, 4, HKT_F32, HKT_SUM, m->is_odd ? 1 : 0, m->comm, NULL);
+}
+
+static enum hkt_status gather_and_scatter(const struct mismatch *m)
+{
+    return m->is_odd ? hkt_gather(m->in, m->out, 4, HKT_F32, 0, m->comm, NULL)
+                     : hkt_scatter(m->in, m->out, 4, HKT_F32, 0, m->comm, NULL);
+}
+
+static enum hkt_status different_placements(const struct mismatch *m)
+{
+    return hkt_all_reduce(m->is_odd ? m->out : m->in, m->out, 4, HKT_F32, HKT_SUM, m->comm, NULL);
+}
+
+static enum hkt_status different_large_placements(const struct mismatch *m)
+{
+    return hkt_all_reduce(m->is_odd ? m->out : m->in, m->out, LARGE, HKT_F32, HKT_SUM, m->comm, NULL);
+}
+
+static enum hkt_status different_order(const struct mismatch *m)
+{
+    const enum hkt_status first = m->is_odd ? hkt_barrier(m->comm, NULL) : all_reduce(m, 4, HKT_F32, HKT_SUM);
+
+    if (first < 0)
+        return first;
+    return m->is_odd ? all_reduce(m, 4, HKT_F32, HKT_SUM) : hkt_barrier(m->comm, NULL);
+}
+
+static enum hkt_status one_call_too_many(const struct mismatch *m)
+{
+    for (int i = 0; i < (m->is_odd ? 4 : 3); i++) {
+        const enum hkt_status rc = all_reduce(m, 4, HKT_F32, HKT_SUM);
+
+        if (rc < 0)
+            return rc;
+    }
+    return hkt_barrier(m->comm, NULL);
+}
+
+static enum hkt_status different_callbacks(const struct mismatch *m)
+{
+    static _Atomic uint64_t elements;
+    enum hkt_op ops[2];
+
+    for (int i = 0; i < 2; i++)
+        ranks_require_ok(m->rank, hkt_op_create_callback(&ops[i], exact_callback, &elements, m->comm), "callback");
+    return all_reduce(m, 4, HKT_UINT64, ops[m->is_odd]);
+}
+
+static enum hkt_status different_block_counts(const struct mismatch *m)
+{
+    const size_t counts[N] = {4, 4, m->is_odd ? 5 : 4};
+
+    return hkt_all_gather_v(m->in, counts[m->rank->rank], m->out, counts, NULL, HKT_F32, m->comm, NULL);
+}
+
+static enum hkt_status different_reduced_block_counts(const struct mismatch *m)
+{
+    const size_t counts[N] = {4, 4, m->is_odd ? 5 : 4};
+
+    return hkt_reduce_scatter_v(m->in, m->out, counts, HKT_F32, HKT_SUM, m->comm, NULL);
+}
+
+static enum hkt_status different_pair_counts(const struct mismatch *m)
+{
+    const size_t sends[N] = {m->is_odd ? 5 : 4, 4, 4}, receives[N] = {4, 4, 4}, displs[N] = {0, 8, 16};
+    const struct hkt_blocks blocks = {sends, displs, receives, displs};
+
+    return hkt_all_to_all_v(m->in, m->out, &blocks, HKT_F32, m->comm, NULL);
+}
+
+/** Rank 0 sends what rank 1 does not expect. */
+static enum hkt_status message(const struct mismatch *m, size_t sent, size_t received, enum hkt_dtype dtype)
+{
+    if (m->rank->rank == 0)
+        return hkt_send(m->in, sent, HKT_F32, 1, m->comm, NULL);
+    return m->is_odd ? hkt_recv(m->out, received, dtype, 0, m->comm, NULL) : HKT_OK;
+}
+
+static enum hkt_status message_too_long(const struct mismatch *m)
+{
+    return message(m, 8, 4, HKT_F32);
+}
+
+static enum hkt_status message_too_short(const struct mismatch *m)
+{
+    return message(m, 4, LARGE, HKT_F32);
+}
+
+static enum hkt_status message_for_nothing(const struct mismatch *m)
+{
+    return message(m, 4, 0, HKT_F32);
+}
+
+static enum hkt_status nothing_for_a_message(const struct mismatch *m)
+{
+    return message(m, 0, 4, HKT_F32);
+}
+
+static enum hkt_status message_of_another_type(const struct mismatch *m)
+{
+    return message(m, 4, 4, HKT_INT32);
+}
+
+static const struct {
+    const char *name;
+    mismatch_fn *fn;
+    const char *algos[2];    /* of the others, of rank 1; NULL: the library's choice */
+    const char *words[4];
+} cases[] = {
+    {"different collectives", different_collectives, {NULL}, {"all_reduce(count=4", "all_gather(count=4"}},
+    {"different counts", different_counts, {NULL}, {"all_reduce(count=4", "all_reduce(count=5"}},
+    {"nothing and something", nothing_and_something, {NULL}, {"all_reduce(count=0", "all_reduce(count=4"}},
+    {"something and nothing", something_and_nothing, {NULL}, {"all_reduce(count=0", "all_reduce(count=4"}},
+    {"different large counts", different_large_counts, {NULL}, {"all_reduce(count=100000", "all_reduce(count=100001"}},
+    {"large and small", large_and_small, {NULL}, {"all_reduce(count=100000", "all_reduce(count=3"}},
+    {"small and large", small_and_large, {NULL}, {"all_reduce(count=100000", "all_reduce(count=3"}},
+    {"different types", different_types, {NULL}, {"float", "int32"}},
+    {"different operations", different_operations, {NULL}, {"sum", "max"}},
+    {"different roots", different_roots, {NULL}, {"broadcast(count=4", "root="}},
+    {"different roots of a reduce", different_reduce_roots, {NULL}, {"reduce(count=4", "root="}},
+    {"gather and scatter", gather_and_scatter, {NULL}, {"(count=4, float, root=0)"}},
+    {"different placements", different_placements, {NULL}, {"in place"}},
+    {"different placements of a large vector", different_large_placements, {NULL}, {"in place"}},
+    {"different order", different_order, {NULL}, {"all_reduce(count=4", "barrier("}},
+    {"one call too many", one_call_too_many, {NULL}, {"all_reduce(count=4", "barrier("}},
+    {"different callbacks", different_callbacks, {NULL}, {"user op 0", "user op 1"}},
+    {"different block counts", different_block_counts, {NULL}, {"all_gather_v(count=", "counts #"}},
+    {"different reduced block counts", different_reduced_block_counts, {NULL}, {"reduce_scatter_v(count=", "counts #"}},
+    {"different pair counts", different_pair_counts, {NULL}, {"all_to_all_v(count=4", "all_to_all_v(count=5"}},
+    {"different algorithms", different_counts, {"all_reduce=ring", "all_reduce=circulant"}, {"all_reduce(count="}},
+    {"message too long", message_too_long, {NULL}, {"send_recv(count=8", "send_recv(count=4"}},
+    {"message too short", message_too_short, {NULL}, {"send_recv(count=4", "send_recv(count=100000"}},
+    {"message for nothing", message_for_nothing, {NULL}, {"send_recv(count=4", "send_recv(count=0"}},
+    {"nothing for a message", nothing_for_a_message, {NULL}, {"send_recv(count=4", "send_recv(count=0"}},
+    {"message of another type", message_of_another_type, {NULL}, {"float", "int32"}},
+};
+
+/* ---- running them ---- */
+
+static void check_text(struct ranks_rank *rank, size_t i, const char *text)
+{
+    ranks_require(rank, strstr(text, "rank 1") != NULL, "%s: rank 1 is not named: %s", cases[i].name, text);
+    ranks_require(rank, strstr(text, "rank 0") != NULL || strstr(text, "rank 2") != NULL,
+                  "%s: only one rank is named: %s", cases[i].name, text);
+    for (int w = 0; w < 4 && cases[i].words[w] != NULL; w++)
+        ranks_require(rank, strstr(text, cases[i].words[w]) != NULL, "%s: \"%s\" is not in: %s", cases[i].name,
+                      cases[i].words[w], text);
+}
+
+static void run_case(struct mismatch *m, size_t i)
+{
+    struct ranks_rank *rank = m->rank;
+    struct hkt_config config = HKT_CONFIG_INIT;
+    char text[RANKS_TEXT_MAX] = "";
+    enum hkt_status rc;
+
+    config.timeout_ms = 20000;
+    config.algo = cases[i].algos[m->is_odd] != NULL ? cases[i].algos[m->is_odd] : "";
+    ranks_require_ok(rank, hkt_comm_split(rank->comm, 0, rank->rank, &config, &m->comm), "split");
+    rc = cases[i].fn(m);
+    /* Where a rank only sends it may not have met the difference yet. */
+    for (int later = 0; later < 4 && rc == HKT_OK; later++)
+        rc = hkt_barrier(m->comm, NULL);
+    snprintf(text, sizeof text, "%s", rc < 0 ? hkt_last_error() : "");
+    ranks_require(rank, rc == HKT_ERR_MISMATCH, "%s: %s: %s", cases[i].name, hkt_status_name(rc), text);
+    check_text(rank, i, text);
+    ranks_require(rank, hkt_comm_status(m->comm) == HKT_ERR_MISMATCH, "%s: hkt_comm_status", cases[i].name);
+    check_text(rank, i, hkt_comm_last_error(m->comm));
+    rc = hkt_barrier(m->comm, NULL);
+    ranks_require(rank, rc == HKT_ERR_FAILED, "%s: then %s", cases[i].name, hkt_status_name(rc));
+    check_text(rank, i, hkt_last_error());
+    rc = hkt_comm_destroy(m->comm);
+    ranks_require(rank, rc == HKT_ERR_MISMATCH, "%s: destroy: %s", cases[i].name, hkt_status_name(rc));
+    ranks_require_ok(rank, hkt_barrier(rank->comm, NULL), "the parent's barrier");
+}
+
+static void run_cases(struct ranks_rank *rank)
+{
+    struct mismatch m = {.rank = rank, .is_odd = rank->rank == ODD};
+
+    m.in = calloc(2 * N * LARGE, sizeof *m.in);
+    m.out = calloc(2 * N * LARGE, sizeof *m.out);
+    ranks_require(rank, m.in != NULL && m.out != NULL, "no memory");
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
+        run_case(&m, i);
+    free(m.in);
+    free(m.out);
+}
+
+static void run_on(const char *transport, enum ranks_kind kind, ranks_fn *fn)
+{
+    struct hkt_config config = HKT_CONFIG_INIT;
+    const struct ranks_job job = {.kind = kind, .nranks = N, .config = &config, .fn = fn};
+
+    config.transport = transport;
+    ranks_run(&job);
+}
+
+static void threads_are_told(void **state)
+{
+    (void)state;
+    run_on("thread", RANKS_THREADS, run_cases);
+}
+
+static void processes_are_told_over_shm(void **state)
+{
+    (void)state;
+    run_on("shm", RANKS_PROCESSES, run_cases);
+}
+
+static void processes_are_told_over_tcp(void **state)
+{
+    (void)state;
+    run_on("tcp", RANKS_PROCESSES, run_cases);
+}
+
+/* ---- settings ---- */
+
+/** Ranks that cut or check messages differently would read each other's bytes wrongly: nobody gets a communicator. */
+static void split_with_different_settings(struct ranks_rank *rank)
+{
+    static const char *const words[] = {"HOCKET_SLICE_BYTES", "HOCKET_LANES", "HOCKET_CRC"};
+
+    for (int i = 0; i < 3; i++) {
+        struct hkt_config config = HKT_CONFIG_INIT;
+        struct hkt_comm *child = NULL;
+
+        if (rank->rank == ODD) {
+            config.slice_bytes = i == 0 ? 4096 : 0;
+            config.lanes = i == 1 ? 2 : 0;
+            config.crc = i == 2 ? 1 : 0;
+        }
+        const enum hkt_status rc = hkt_comm_split(rank->comm, 0, 0, &config, &child);
+
+        ranks_require(rank, rc == HKT_ERR_INVALID, "different %s: %s: %s", words[i], hkt_status_name(rc),
+                      rc < 0 ? hkt_last_error() : "");
+        ranks_require_text(rank, hkt_last_error(), words[i]);
+        ranks_require_text(rank, hkt_last_error(), "rank 1");
+        ranks_require(rank, child == NULL, "a refused split wrote its result");
+        ranks_require_ok(rank, hkt_barrier(rank->comm, NULL), "the parent's barrier");
+    }
+}
+
+static void join_with_different_scratch(struct ranks_rank *rank)
+{
+    setenv("HOCKET_SCRATCH_BYTES", rank->rank == ODD ? "128K" : "256K", 1);
+    if (rank->rank == 0) {
+        ranks_require_ok(rank, hkt_get_unique_id(&rank->shared->id), "hkt_get_unique_id");
+        atomic_store(&rank->shared->id_ready, 1);
+    }
+    while (!atomic_load(&rank->shared->id_ready))
+        ranks_sleep_ms(1);
+    const enum hkt_status rc = hkt_comm_init_rank(&rank->comm, N, &rank->shared->id, rank->rank, NULL);
+
+    ranks_require(rank, rc == HKT_ERR_INVALID, "different scratch: %s: %s", hkt_status_name(rc),
+                  rc < 0 ? hkt_last_error() : "");
+    ranks_require_text(rank, hkt_last_error(), "HOCKET_SCRATCH_BYTES");
+    ranks_require_text(rank, hkt_last_error(), "rank 1");
+}
+
+static void different_settings_are_told(void **state)
+{
+    const struct ranks_job job = {.kind = RANKS_PROCESSES, .nranks = N, .no_comm = true, .fn = join_with_different_scratch};
+
+    (void)state;
+    run_on("thread", RANKS_THREADS, split_with_different_settings);
+    run_on("tcp", RANKS_PROCESSES, split_with_different_settings);
+    ranks_run(&job);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(threads_are_told),
+        cmocka_unit_test(processes_are_told_over_shm),
+        cmocka_unit_test(processes_are_told_over_tcp),
+        cmocka_unit_test(different_settings_are_told),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
