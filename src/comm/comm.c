@@ -8,11 +8,17 @@
 #include "core/log.h"
 #include "core/mem.h"
 
+/** What decides how messages are cut, checked and placed: ranks that differ here would misread each other's bytes. */
+enum { HKT__AGREED_SLICE, HKT__AGREED_LANES, HKT__AGREED_CRC, HKT__AGREED_SCRATCH, HKT__AGREED_COUNT };
+static const char *const agreed_names[HKT__AGREED_COUNT] = {"HOCKET_SLICE_BYTES", "HOCKET_LANES", "HOCKET_CRC",
+                                                            "HOCKET_SCRATCH_BYTES"};
+
 /** What each member tells the others when a communicator is made. */
 struct contribution {
     int32_t status;
     uint32_t copies;                 /* 1: this rank can copy from and to the memory of all others */
     char text[248];
+    uint64_t agreed[HKT__AGREED_COUNT]; /* see agreed_names */
     uint32_t bytes[HKT__TRANSPORTS_MAX];
     unsigned char blobs[HKT__TRANSPORTS_MAX][HKT__TP_BLOB_MAX];
 };
@@ -173,6 +179,30 @@ static enum hkt_status map_memory(struct hkt_comm *comm)
     return HKT_OK;
 }
 
+static void fill_agreed(const struct hkt_comm *comm, uint64_t agreed[HKT__AGREED_COUNT])
+{
+    agreed[HKT__AGREED_SLICE] = comm->options.slice_bytes;
+    agreed[HKT__AGREED_LANES] = (uint64_t)comm->options.channels;
+    agreed[HKT__AGREED_CRC] = comm->options.crc;
+    agreed[HKT__AGREED_SCRATCH] = comm->env.scratch_bytes;
+}
+
+/** The first member that cannot go on, or differs from rank 0, fails all alike. */
+static enum hkt_status check_contributions(const struct hkt_comm *comm, const struct contribution *all)
+{
+    for (int r = 0; r < comm->nranks; r++)
+        if (all[r].status < 0)
+            return hkt__fail_peer((enum hkt_status)all[r].status, r, "rank %d could not make %s: %.*s", r, comm->name,
+                                  (int)sizeof all[r].text, all[r].text);
+    for (int r = 1; r < comm->nranks; r++)
+        for (int i = 0; i < HKT__AGREED_COUNT; i++)
+            if (all[r].agreed[i] != all[0].agreed[i])
+                return hkt__fail_peer(HKT_ERR_INVALID, r, "%s: %s is %llu on rank %d, %llu on rank 0: settings and "
+                                      "hkt_config must agree on all ranks", comm->name, agreed_names[i],
+                                      (unsigned long long)all[r].agreed[i], r, (unsigned long long)all[0].agreed[i]);
+    return HKT_OK;
+}
+
 static enum hkt_status connect_members(struct hkt_comm *comm, const struct hkt__comm_params *params,
                                        enum hkt_status status)
 {
@@ -186,11 +216,10 @@ static enum hkt_status connect_members(struct hkt_comm *comm, const struct hkt__
     own->status = status < 0 ? status : open_domains(comm, own);
     if (own->status < 0)
         snprintf(own->text, sizeof own->text, "%s", hkt_last_error());
+    fill_agreed(comm, own->agreed);
     rc = params->exchange(params->exchange_arg, own, sizeof *own, all);
-    for (int r = 0; r < comm->nranks && rc == HKT_OK; r++)
-        if (all[r].status < 0)
-            rc = hkt__fail_peer((enum hkt_status)all[r].status, r, "rank %d could not make %s: %.*s", r, comm->name,
-                                (int)sizeof all[r].text, all[r].text);
+    if (rc == HKT_OK)
+        rc = check_contributions(comm, all);
     comm->routes.all_copy = rc == HKT_OK;
     for (int r = 0; r < comm->nranks && rc == HKT_OK; r++)
         comm->routes.all_copy &= all[r].copies != 0;

@@ -115,6 +115,18 @@ static enum hkt_status slice(const struct hkt__call *call, struct hkt__prepared 
                              scratch_bytes, HKT__SCRATCH_INSTANCES, &prepared->nslices, &prepared->scratch_pitch);
 }
 
+/** The counts that all ranks pass, in 31 bits: messages carry their own count alone, and signals none. FNV-1a over words
+ *  (Fowler, Noll, Vo, 1991). */
+static int32_t counts_digest(const struct hkt__call *call)
+{
+    const size_t *counts = call->coll == HKT_ALL_GATHER_V ? call->blocks.recv_counts : call->blocks.send_counts;
+    uint64_t hash = 0xcbf29ce484222325u;
+
+    for (int i = 0; i < call->comm->nranks; i++)
+        hash = (hash ^ counts[i]) * 0x100000001b3u;
+    return (int32_t)((hash ^ hash >> 31) & 0x7fffffff);
+}
+
 /** The call's identity without its count: also what ranks compare, once the algorithm is put in. */
 static uint32_t call_word(const struct hkt__call *call)
 {
@@ -160,7 +172,8 @@ static enum hkt_status prepare_anew(const struct hkt__call *call, struct hkt__pr
     prepared.stamp = (struct hkt__stamp){
         .call = hkt__call_pack(call->coll, call->dtype, op, (unsigned)(prepared.algo - hkt__algos),
                                tell_in_place ? HKT__CALL_IN_PLACE : 0),
-        .root = call->root, .count = hkt__coll_is_v(call->coll) ? 0 : call->count};
+        .root = hkt__call_has_digest(call->coll) ? counts_digest(call) : call->root,
+        .count = hkt__coll_is_v(call->coll) ? 0 : call->count};
     prepared.streaming = hkt__vector_elems(call) * hkt_dtype_size(call->dtype) >= HKT__NT_BYTES;
     if (call->op != HKT_OP_COUNT)
         prepared.reduce = hkt__reduce_get(op < HKT_OP_USER ? call->op : HKT_SUM, call->dtype, hkt__isa_best());

@@ -14,6 +14,12 @@ static inline uint32_t hkt__call_pack(enum hkt_coll coll, enum hkt_dtype dtype, 
     return (uint32_t)coll | (uint32_t)dtype << 5 | op << 10 | (algo & 255u) << 16 | flags << 24;
 }
 
+/** In calls whose blocks differ, but by counts that all ranks pass, the stamp's root is a digest of these counts. */
+static inline bool hkt__call_has_digest(enum hkt_coll coll)
+{
+    return coll == HKT_ALL_GATHER_V || coll == HKT_REDUCE_SCATTER_V;
+}
+
 /** "all_reduce(count=4, float, sum) as operation 7". */
 void hkt__call_print(const struct hkt__stamp *stamp, char *out_text, size_t bytes);
 

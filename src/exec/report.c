@@ -85,7 +85,9 @@ void hkt__call_print(const struct hkt__stamp *stamp, char *out_text, size_t byte
         used += (size_t)(op < HKT_OP_USER
                              ? snprintf(out_text + used, bytes - used, ", %s", hkt_op_name((enum hkt_op)op))
                              : snprintf(out_text + used, bytes - used, ", user op %u", op - HKT_OP_USER));
-    if (stamp->root >= 0 && used < bytes)
+    if (hkt__call_has_digest(coll) && used < bytes)
+        used += (size_t)snprintf(out_text + used, bytes - used, ", counts #%08x", (unsigned)stamp->root);
+    else if (stamp->root >= 0 && used < bytes)
         used += (size_t)snprintf(out_text + used, bytes - used, ", root=%d", stamp->root);
     if ((stamp->call >> 24 & HKT__CALL_IN_PLACE) != 0 && used < bytes)
         used += (size_t)snprintf(out_text + used, bytes - used, ", in place");
