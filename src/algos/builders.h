@@ -16,6 +16,8 @@ hkt__build_fn hkt__build_all_reduce_circulant, hkt__build_reduce_scatter_circula
 hkt__build_fn hkt__build_all_reduce_double_tree;
 /* exchange.c */
 hkt__build_fn hkt__build_all_reduce_exchange;
+/* ordered.c */
+hkt__build_fn hkt__build_all_reduce_ordered, hkt__build_reduce_scatter_ordered, hkt__build_reduce_ordered;
 /* tree.c */
 hkt__build_fn hkt__build_broadcast_binomial, hkt__build_reduce_binomial;
 hkt__build_fn hkt__build_gather_binomial, hkt__build_scatter_binomial;

@@ -14,6 +14,7 @@ struct access {
 struct number {
     uint64_t sum;  /* the values, added */
     uint64_t tree; /* mixed: tells (a + b) + c from a + (b + c), but not a + b from b + a */
+    uint64_t order; /* tells those, too */
 };
 
 struct oracle {
@@ -31,7 +32,7 @@ struct oracle {
     int32_t *succ_first, *succ; /* the reverse of preds */
     int32_t *pending, *ready;
     int nready;
-    bool *done;
+    bool *done, is_ordered;
     char why[256];
 };
 
@@ -389,18 +390,19 @@ static struct number input(int rank, int32_t chunk)
 {
     const uint64_t x = mix(((uint64_t)(unsigned)rank + 1) << 32 | (uint32_t)chunk);
 
-    return (struct number){ x, mix(x) };
+    return (struct number){ x, mix(x), mix(x) };
 }
 
 /* k: how many operands have been folded before. Only the first two commute. */
 static struct number add(struct number a, struct number b, int k)
 {
     const uint64_t tree = k == 1 ? mix(a.tree) + mix(b.tree) : 3 * mix(a.tree) + mix(b.tree);
+    const uint64_t order = 3 * mix(a.order) + mix(b.order);
 
-    return (struct number){ a.sum + b.sum, mix(tree + (uint64_t)k) };
+    return (struct number){ a.sum + b.sum, mix(tree + (uint64_t)k), mix(order + (uint64_t)k) };
 }
 
-static const struct number poison = { UINT64_C(0xdeaddeaddeaddead), UINT64_C(0xbadbadbadbadbad) };
+static const struct number poison = { UINT64_C(0xdeaddeaddeaddead), UINT64_C(0xbadbadbadbadbad), 0 };
 
 static void poison_cells(struct oracle *o, int rank, int32_t first, int32_t end)
 {
@@ -417,11 +419,12 @@ static void enter(struct oracle *o, int rank)
         o->cells[o->cell_base[rank] + hkt__cell(sched, HKT__IN, c)] = input(rank, c);
 }
 
+/* Of a sum: as if all ranks' inputs were added in one step, in rank order. */
 static struct number wanted(const struct oracle *o, int rank, int32_t chunk)
 {
     const struct hkt__sched *s = o->scheds[rank];
     const int32_t block = chunk / s->cuts, cut = chunk % s->cuts, mine = rank * s->cuts + cut;
-    struct number all = { 0, 0 };
+    struct number all;
     int32_t at = chunk;
 
     switch (s->coll) {
@@ -436,8 +439,9 @@ static struct number wanted(const struct oracle *o, int rank, int32_t chunk)
     case HKT_REDUCE_SCATTER_V: at = mine; break;
     default: break;
     }
-    for (int r = 0; r < o->nranks; r++)
-        all.sum += input(r, at).sum;
+    all = input(0, at);
+    for (int r = 1; r < o->nranks; r++)
+        all = add(all, input(r, at), r);
     return all;
 }
 
@@ -448,8 +452,10 @@ static void leave(struct oracle *o, int rank, struct number *trees)
 
     for (int32_t c = 0; c < hkt__buf_chunks(sched, HKT__OUT); c++) {
         const struct number have = o->cells[o->cell_base[rank] + hkt__cell(sched, HKT__OUT, c)];
+        const struct number want = wanted(o, rank, c);
 
-        if (have.sum != wanted(o, rank, c).sum)
+        o->is_ordered = o->is_ordered && have.order == want.order;
+        if (have.sum != want.sum)
             snprintf(o->why, sizeof o->why, "result: rank %d OUT[%d] is wrong", rank, (int)c);
         if (sched->coll == HKT_ALL_REDUCE && trees[c].tree != 0 && trees[c].tree != have.tree)
             snprintf(o->why, sizeof o->why, "bits: rank %d OUT[%d] differs", rank, (int)c);
@@ -535,6 +541,7 @@ static void finish(struct oracle *o, int node)
 static void begin(struct oracle *o)
 {
     o->why[0] = '\0';
+    o->is_ordered = true;
     o->nready = 0;
     for (int node = 0; node < o->nnodes; node++) {
         o->done[node] = false;
@@ -568,4 +575,9 @@ const char *oracle_run(struct oracle *o, uint64_t seed, bool has_rendezvous)
     }
     free(trees);
     return o->why;
+}
+
+bool oracle_is_ordered(const struct oracle *o)
+{
+    return o->is_ordered;
 }

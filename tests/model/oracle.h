@@ -19,6 +19,8 @@ void oracle_destroy(struct oracle *o);
 const char *oracle_find_race(struct oracle *o);
 /** One run in an order drawn from the seed; with rendezvous, a SEND waits for its receive. "" or what is wrong. */
 const char *oracle_run(struct oracle *o, uint64_t seed, bool has_rendezvous);
+/** Was every result of the last run one step's sum of all ranks' inputs, in rank order from 0 on? */
+bool oracle_is_ordered(const struct oracle *o);
 /** Does every step happen after the same steps in both? They must have the same steps. */
 bool oracle_same_order(const struct oracle *a, const struct oracle *b);
 /** Do two steps of a rank touch a common cell, one of them writing it? */

@@ -17,7 +17,7 @@
 #include "calls.h"
 #include "ranks.h"
 
-enum { ALGOS_MAX = 12, OPS = HKT_OP_COUNT + 2, OP_PREMULSUM = HKT_OP_COUNT, OP_CALLBACK };
+enum { ALGOS_MAX = 20, OPS = HKT_OP_COUNT + 2, OP_PREMULSUM = HKT_OP_COUNT, OP_CALLBACK };
 enum { COUNT_CALLS, COUNT_WRONG, COUNT_SKIPS, COUNT_ELEMENTS };
 
 /** How much of the matrix: all, or few types and operations. */
