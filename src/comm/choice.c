@@ -51,7 +51,8 @@ enum hkt_status hkt_plan_candidates(const struct hkt_choice_query *query, struct
     const struct hkt__select_args args = {
         .coll = query->coll, .nranks = query->nranks, .in_place = query->in_place, .bytes = query->bytes,
         .direct_ok = is_memory, .user_ok = (caps.flags & HKT__TP_USER) != 0 || (is_memory && query->registered),
-        .copy_ok = is_memory && settings->cma != 0, .slice_bytes = (size_t)settings->slice_bytes};
+        .copy_ok = is_memory && settings->cma != 0, .ordered = settings->deterministic[0] != '\0',
+        .slice_bytes = (size_t)settings->slice_bytes};
 
     hkt__prices_init(&prices, caps.latency_ns, caps.ns_per_byte, is_memory, query->crowd);
     for (int i = 0; i < hkt__algo_count && rc == HKT_OK; i++) {

@@ -251,6 +251,7 @@ static enum hkt_status read_options(struct hkt_comm *comm, const struct hkt_conf
     if (options->channels > HKT__COLL_LANES)
         options->channels = HKT__COLL_LANES;
     options->crc = c->crc != 0 ? c->crc > 0 : settings->crc != 0;
+    options->ordered = settings->deterministic[0] != '\0'; /* else "rank_order", the only value */
     if (c->name != NULL)
         snprintf(comm->name, sizeof comm->name, "%s", c->name);
     else

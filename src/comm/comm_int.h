@@ -87,6 +87,7 @@ struct hkt__comm_options {
     size_t slice_bytes;
     int channels;
     bool crc;
+    bool ordered;                            /* reductions sum in rank order */
     const struct hkt__algo *forced[HKT_COLL_COUNT];
 };
 

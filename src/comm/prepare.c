@@ -60,7 +60,8 @@ static struct hkt__select_args select_args(const struct hkt__call *call)
     return (struct hkt__select_args){
         .coll = call->coll, .nranks = comm->nranks, .in_place = call->in_place && in_place_is_agreed(call->coll),
         .direct_ok = comm->routes.all_memory, .user_ok = comm->routes.all_user || call->registered,
-        .copy_ok = comm->routes.all_copy, .bytes = hkt__vector_elems(call) * hkt_dtype_size(call->dtype),
+        .copy_ok = comm->routes.all_copy, .ordered = comm->options.ordered,
+        .bytes = hkt__vector_elems(call) * hkt_dtype_size(call->dtype),
         .slice_bytes = comm->options.slice_bytes};
 }
 

@@ -34,6 +34,11 @@ void hkt__work_table_destroy(struct hkt__work_table *table)
     hkt__free(table);
 }
 
+static bool reduces(enum hkt_coll coll)
+{
+    return coll == HKT_ALL_REDUCE || coll == HKT_REDUCE || coll == HKT_REDUCE_SCATTER || coll == HKT_REDUCE_SCATTER_V;
+}
+
 const char *hkt__unfit(const struct hkt__algo *algo, const struct hkt__select_args *args)
 {
     if (algo->user_direct && !args->user_ok && !args->copy_ok)
@@ -41,6 +46,8 @@ const char *hkt__unfit(const struct hkt__algo *algo, const struct hkt__select_ar
                "between processes (HOCKET_CMA, ptrace_scope)";
     if (algo->info.needs_direct && !args->direct_ok)
         return "needs memory that all peers can address (ranks of one host, over shm or threads)";
+    if (args->ordered && !algo->ordered && reduces(algo->info.coll))
+        return "does not sum in rank order (HOCKET_DETERMINISTIC=rank_order)";
     return algo->restriction == NULL ? "" : algo->restriction(args->nranks, args->in_place);
 }
 

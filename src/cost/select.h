@@ -12,6 +12,7 @@ struct hkt__select_args {
     bool direct_ok;            /* all peers' windows are addressable */
     bool user_ok;              /* so are the buffers of this call, on all ranks */
     bool copy_ok;              /* or the system copies between processes */
+    bool ordered;              /* reductions must sum in rank order */
     size_t bytes;              /* the collective's whole vector: count, or nranks * count, elements */
     size_t slice_bytes;
 };
