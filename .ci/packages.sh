@@ -20,6 +20,7 @@ need_for_build() {
     need ninja-build ninja --version
     need pkg-config pkg-config --version
     need libcjson-dev pkg-config --exists libcjson
+    need libhwloc-dev pkg-config --exists hwloc
 }
 
 need_for_tests() {

@@ -9,6 +9,7 @@
 #include "hocket/plan.h"
 #include "hocket/status.h"
 #include "hocket/stream.h"
+#include "hocket/topo.h"
 #include "hocket/types.h"
 
 #endif

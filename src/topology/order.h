@@ -1,0 +1,51 @@
+/* Where ranks are, and what follows from it: groups at each level, orders, factors. Everything is a function of the places of
+ * all ranks, so ranks that have exchanged their places agree without another word. */
+#ifndef HOCKET_TOPOLOGY_ORDER_H
+#define HOCKET_TOPOLOGY_ORDER_H
+
+#include <sched.h>
+
+#include "topology/topo.h"
+
+/** What one rank tells the others: the numbers of the parts that hold all its CPUs. -1: it is not confined to one (or the
+ *  system shows none). Plain data, the same layout everywhere; fits in the first exchange of a job. */
+struct hkt__topo_place {
+    uint64_t host; /* hkt__topo_host_id */
+    int32_t rack, package, numa, l3, core;
+    int32_t unit; /* gpu or pu */
+};
+
+/** Place of the node on which a rank runs. */
+void hkt__topo_place_at(const struct hkt_topo *topo, int32_t node, struct hkt__topo_place *out_place);
+/** Place of a rank of a host (a node of topo) that may run on these CPUs; CPUs that the host does not show are ignored. */
+void hkt__topo_place_cpus(const struct hkt_topo *topo, int32_t host, const cpu_set_t *cpus,
+                          struct hkt__topo_place *out_place);
+/** Own place, from the affinity of this thread and what /sys shows; takes well under a millisecond per CPU. Where the
+ *  machine cannot be read, only the host is known. */
+void hkt__topo_place_here(struct hkt__topo_place *out_place);
+
+/** The public order, opened. Groups of a level are numbered along the ring. */
+struct hkt_topo_order {
+    int32_t nranks, nfactors;
+    int32_t *ring;     /* [position] rank */
+    int32_t *position; /* [rank] */
+    int32_t ngroups[HKT_TOPO_LEVEL_COUNT];
+    int32_t
+        *first[HKT_TOPO_LEVEL_COUNT]; /* [ngroups + 1] positions: group g is ring[first[g]] .. ring[first[g + 1] - 1] */
+    int32_t *group[HKT_TOPO_LEVEL_COUNT]; /* [rank] */
+    enum hkt_topo_level
+        factor[HKT_TOPO_LEVEL_COUNT]; /* [nfactors] levels that split further than the one below, inside out */
+};
+
+/** From the places of the ranks of a communicator. Hosts and racks come in the order of their lowest rank, the parts of a
+ *  host by number. Gives *out_order. */
+HKT_NODISCARD enum hkt_status hkt__topo_order(const struct hkt__topo_place *places, int nranks,
+                                              struct hkt_topo_order **out_order);
+
+/** The rank that speaks for group g of a level: the first along the ring. */
+static inline int32_t hkt__topo_leader(const struct hkt_topo_order *order, enum hkt_topo_level level, int32_t g)
+{
+    return order->ring[order->first[level][g]];
+}
+
+#endif
