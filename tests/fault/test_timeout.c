@@ -1,0 +1,429 @@
+/* What could break: a rank that does not come, or stops in the middle, hangs the others, or the error does not say what
+ * was waited for, over what, and who is missing; an abort does not reach an operation in flight somewhere; a communicator
+ * that has failed cannot be destroyed, or its flight recorder does not show the operation that did not finish. On
+ * threads, shm and tcp; each case has a communicator of its own, with a timeout of 400 ms. */
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cjson/cJSON.h>
+#include <cmocka.h>
+
+#include "ranks.h"
+
+enum { N = 3, ABSENT = 2, LARGE = 200000, TIMEOUT_MS = 400, LONG_MS = 60000 };
+
+struct place {
+    struct ranks_rank *rank;
+    struct hkt_comm *comm;
+    const char *transport;
+    float *in, *out;
+};
+
+static enum hkt_status sum(const struct place *p, size_t count, struct hkt_stream *stream)
+{
+    return hkt_all_reduce(p->in, p->out, count, HKT_F32, HKT_SUM, p->comm, stream);
+}
+
+/** A communicator for one case. */
+static void open_place(struct place *p, int64_t timeout_ms, const char *algo)
+{
+    struct hkt_config config = HKT_CONFIG_INIT;
+
+    config.timeout_ms = timeout_ms;
+    config.algo = algo;
+    config.name = "late";
+    ranks_require_ok(p->rank, hkt_comm_split(p->rank->comm, 0, p->rank->rank, &config, &p->comm), "split");
+    /* Once through, so that connections exist: a timeout is then about the operation. */
+    ranks_require_ok(p->rank, sum(p, LARGE, NULL), "all_reduce");
+}
+
+/** All know the failure; the communicator can be destroyed; the parent works. */
+static void close_place(struct place *p, enum hkt_status want)
+{
+    ranks_require(p->rank, hkt_comm_status(p->comm) == want, "hkt_comm_status is %s",
+                  hkt_status_name(hkt_comm_status(p->comm)));
+    ranks_require_status(p->rank, sum(p, 1, NULL), HKT_ERR_FAILED, "a later call");
+    ranks_require_status(p->rank, hkt_comm_destroy(p->comm), want, "hkt_comm_destroy");
+    ranks_require_ok(p->rank, hkt_barrier(p->rank->comm, NULL), "the parent's barrier");
+}
+
+/* ---- a rank that does not come ---- */
+
+typedef enum hkt_status late_fn(const struct place *p);
+
+static enum hkt_status late_all_reduce(const struct place *p)
+{
+    return sum(p, 4, NULL);
+}
+
+static enum hkt_status late_large_all_reduce(const struct place *p)
+{
+    return sum(p, LARGE, NULL);
+}
+
+static enum hkt_status late_barrier(const struct place *p)
+{
+    return hkt_barrier(p->comm, NULL);
+}
+
+static enum hkt_status late_root(const struct place *p)
+{
+    return hkt_broadcast(p->in, p->out, 4, HKT_F32, ABSENT, p->comm, NULL);
+}
+
+static enum hkt_status late_large_root(const struct place *p)
+{
+    return hkt_scatter(p->in, p->out, LARGE / N, HKT_F32, ABSENT, p->comm, NULL);
+}
+
+static enum hkt_status late_all_to_all(const struct place *p)
+{
+    return hkt_all_to_all(p->in, p->out, 4, HKT_F32, p->comm, NULL);
+}
+
+static enum hkt_status late_sender(const struct place *p)
+{
+    return hkt_recv(p->out, 4, HKT_F32, ABSENT, p->comm, NULL);
+}
+
+static enum hkt_status late_receiver(const struct place *p)
+{
+    return hkt_send(p->in, LARGE, HKT_F32, ABSENT, p->comm, NULL);
+}
+
+static enum hkt_status late_in_a_group(const struct place *p)
+{
+    ranks_require_ok(p->rank, hkt_group_start(), "start");
+    ranks_require_ok(p->rank, hkt_send(p->in, 4, HKT_F32, 1 - p->rank->rank, p->comm, NULL), "send");
+    ranks_require_ok(p->rank, hkt_recv(p->out, 4, HKT_F32, 1 - p->rank->rank, p->comm, NULL), "recv");
+    ranks_require_ok(p->rank, sum(p, 4, NULL), "all_reduce in a group");
+    return hkt_group_end();
+}
+
+static enum hkt_status late_on_a_stream(const struct place *p)
+{
+    struct hkt_stream *stream;
+
+    ranks_require_ok(p->rank, hkt_stream_create(&stream), "hkt_stream_create");
+    ranks_require_ok(p->rank, sum(p, 4, stream), "all_reduce on a stream");
+    ranks_require_ok(p->rank, sum(p, 4, stream), "all_reduce on a stream");
+    const enum hkt_status rc = hkt_stream_synchronize(stream);
+
+    ranks_require_ok(p->rank, hkt_stream_synchronize(stream), "a second synchronize");
+    hkt_stream_destroy(stream);
+    return rc;
+}
+
+static const struct {
+    const char *name;
+    late_fn *fn;
+    const char *algo, *words[2];
+} late[] = {
+    {"all_reduce", late_all_reduce, "", {"all_reduce(count=4"}},
+    {"large all_reduce", late_large_all_reduce, "", {"all_reduce(count=200000"}},
+    {"ring", late_large_all_reduce, "all_reduce=ring", {"all_reduce(count=200000", "ring"}},
+    {"double tree", late_large_all_reduce, "all_reduce=double_tree", {"all_reduce(count=200000", "double_tree"}},
+    {"barrier", late_barrier, "", {"barrier("}},
+    {"root", late_root, "", {"broadcast(count=4", "root=2"}},
+    {"large root", late_large_root, "", {"scatter(count=66666", "root=2"}},
+    {"all_to_all", late_all_to_all, "", {"all_to_all(count=4"}},
+    {"sender", late_sender, "", {"a send from rank 2"}},
+    {"receiver", late_receiver, "", {"a receive by rank 2"}},
+    {"group", late_in_a_group, "", {"all_reduce(count=4"}},
+    {"stream", late_on_a_stream, "", {"all_reduce(count=4"}},
+};
+
+/** The operation in the flight recorder, as text and as JSON. */
+static void check_dump(const struct place *p)
+{
+    char *text = NULL;
+    size_t bytes = 0;
+    FILE *file = open_memstream(&text, &bytes);
+    int unfinished = 0;
+
+    ranks_require_ok(p->rank, hkt_comm_dump(p->comm, file, 0), "hkt_comm_dump");
+    fclose(file);
+    ranks_require_text(p->rank, text, "late: rank");
+    ranks_require_text(p->rank, text, "failed");
+    ranks_require_text(p->rank, text, "first failure: ");
+    free(text);
+    file = open_memstream(&text, &bytes);
+    ranks_require_ok(p->rank, hkt_comm_dump(p->comm, file, 1), "hkt_comm_dump");
+    fclose(file);
+    cJSON *root = cJSON_Parse(text);
+
+    ranks_require(p->rank, root != NULL, "not JSON: %s", text);
+    ranks_require(p->rank, cJSON_GetNumberValue(cJSON_GetObjectItem(root, "nranks")) == N, "nranks: %s", text);
+    const cJSON *operations = cJSON_GetObjectItem(root, "operations"), *operation;
+
+    ranks_require(p->rank, cJSON_GetArraySize(operations) >= 2, "operations: %s", text);
+    cJSON_ArrayForEach(operation, operations)
+    {
+        const char *state = cJSON_GetStringValue(cJSON_GetObjectItem(operation, "state"));
+
+        ranks_require(p->rank, state != NULL && cJSON_GetStringValue(cJSON_GetObjectItem(operation, "call")) != NULL,
+                      "an operation without state or call: %s", text);
+        unfinished += strcmp(state, "done") != 0;
+    }
+    ranks_require(p->rank, unfinished > 0, "all operations are done: %s", text);
+    cJSON_Delete(root);
+    free(text);
+}
+
+static void run_late(struct place *p, size_t i)
+{
+    const bool is_absent = p->rank->rank == ABSENT;
+    const char *text = "";
+    char over[32];
+
+    open_place(p, TIMEOUT_MS, late[i].algo);
+    /* The absent rank comes when the others have given up. It is told why. */
+    if (is_absent)
+        for (int64_t deadline_ms = ranks_now_ms() + LONG_MS; hkt_comm_status(p->comm) == HKT_OK;) {
+            ranks_require(p->rank, ranks_now_ms() < deadline_ms, "%s: no failure arrives at the absent rank", late[i].name);
+            ranks_sleep_ms(1);
+        }
+    const int64_t begin_ms = ranks_now_ms();
+    const enum hkt_status rc = is_absent ? late_all_reduce(p) : late[i].fn(p);
+
+    ranks_require_status(p->rank, rc, HKT_ERR_TIMEOUT, late[i].name);
+    text = hkt_last_error();
+    if (!is_absent)
+        ranks_require(p->rank, ranks_now_ms() - begin_ms >= TIMEOUT_MS - 50, "%s: given up after %lld ms", late[i].name,
+                      (long long)(ranks_now_ms() - begin_ms));
+    ranks_require_text(p->rank, text, "late");
+    ranks_require_text(p->rank, text, "400 ms (HOCKET_TIMEOUT)");
+    for (int w = 0; w < 2 && late[i].words[w] != NULL; w++)
+        ranks_require_text(p->rank, text, late[i].words[w]);
+    snprintf(over, sizeof over, "over %s", p->transport);
+    ranks_require_text(p->rank, text, over);
+    /* Where memory is shared everybody sees who is absent; elsewhere only those that wait for it directly. */
+    if (strcmp(p->transport, "tcp") != 0)
+        ranks_require_text(p->rank, text, "rank 2");
+    if (!is_absent)
+        check_dump(p);
+    close_place(p, HKT_ERR_TIMEOUT);
+}
+
+/* ---- a rank that stops in the middle ---- */
+
+static void sleepy(void *out, const void *a, const void *b, size_t count, enum hkt_dtype dtype, void *arg)
+{
+    const struct place *p = arg;
+    int32_t x, y;
+
+    (void)dtype;
+    for (int64_t deadline_ms = ranks_now_ms() + LONG_MS;
+         p->rank->rank == ABSENT && hkt_comm_status(p->comm) == HKT_OK && ranks_now_ms() < deadline_ms;)
+        ranks_sleep_ms(1);
+    for (size_t i = 0; i < count; i++) {
+        memcpy(&x, (const char *)a + 4 * i, 4);
+        memcpy(&y, (const char *)b + 4 * i, 4);
+        x += y;
+        memcpy((char *)out + 4 * i, &x, 4);
+    }
+}
+
+static void run_stuck(struct place *p)
+{
+    enum hkt_op op;
+
+    open_place(p, TIMEOUT_MS, "all_reduce=ring");
+    ranks_require_ok(p->rank, hkt_op_create_callback(&op, sleepy, p, p->comm), "callback");
+    const enum hkt_status rc = hkt_all_reduce(p->in, p->out, LARGE, HKT_INT32, op, p->comm, NULL);
+
+    ranks_require_status(p->rank, rc, HKT_ERR_TIMEOUT, "a rank stuck in its callback");
+    ranks_require_text(p->rank, hkt_last_error(), "user op 0");
+    ranks_require(p->rank, strstr(hkt_last_error(), "not entered") == NULL, "all have entered: %s", hkt_last_error());
+    close_place(p, HKT_ERR_TIMEOUT);
+}
+
+/** Who has done its part and gone on to a message is not said to be absent. */
+static void run_gone_on(struct place *p)
+{
+    enum hkt_status rc;
+
+    open_place(p, p->rank->rank == 0 ? TIMEOUT_MS : LONG_MS, "broadcast=binomial");
+    if (p->rank->rank == ABSENT)
+        while (hkt_comm_status(p->comm) == HKT_OK)
+            ranks_sleep_ms(1);
+    rc = hkt_broadcast(p->in, p->out, LARGE, HKT_F32, 0, p->comm, NULL);
+    if (p->rank->rank == 1 && rc == HKT_OK)
+        rc = hkt_send(p->in, LARGE, HKT_F32, 0, p->comm, NULL);
+    ranks_require_status(p->rank, rc, HKT_ERR_TIMEOUT, "a broadcast to a rank that does not come");
+    if (strcmp(p->transport, "tcp") != 0) {
+        ranks_require_text(p->rank, hkt_last_error(), "not entered yet: rank 2");
+        ranks_require(p->rank, strstr(hkt_last_error(), "rank 1") == NULL, "rank 1 is blamed: %s", hkt_last_error());
+    }
+    close_place(p, HKT_ERR_TIMEOUT);
+}
+
+/* ---- aborts ---- */
+
+/** Give ranks 0 and 1 time to enter their operation (the result does not depend on it), then end it from this thread. */
+static void *revoke(void *arg)
+{
+    const struct place *p = arg;
+
+    ranks_sleep_ms(50);
+    hkt_comm_revoke(p->comm);
+    return NULL;
+}
+
+/** Ranks 0 and 1 wait in an operation; a second thread of rank 0 revokes it. */
+static void run_revoke(struct place *p, late_fn *fn)
+{
+    pthread_t thread;
+    enum hkt_status rc = HKT_OK;
+
+    open_place(p, LONG_MS, "");
+    if (p->rank->rank == 0)
+        ranks_require(p->rank, pthread_create(&thread, NULL, revoke, p) == 0, "pthread_create");
+    if (p->rank->rank == ABSENT)
+        while (hkt_comm_status(p->comm) == HKT_OK)
+            ranks_sleep_ms(1);
+    rc = p->rank->rank == ABSENT ? late_all_reduce(p) : fn(p);
+    ranks_require_status(p->rank, rc, HKT_ERR_ABORTED, "a revoked operation");
+    ranks_require_text(p->rank, hkt_last_error(), "rank 0");
+    if (p->rank->rank == 0)
+        pthread_join(thread, NULL);
+    close_place(p, HKT_ERR_ABORTED);
+}
+
+/** The rank that does not come aborts instead: it never waits. */
+static void run_abort(struct place *p, late_fn *fn)
+{
+    open_place(p, LONG_MS, "");
+    if (p->rank->rank == ABSENT) {
+        ranks_sleep_ms(50);
+        hkt_comm_abort(p->comm);
+        ranks_require_ok(p->rank, hkt_barrier(p->rank->comm, NULL), "the parent's barrier");
+        return;
+    }
+    ranks_require_status(p->rank, fn(p), HKT_ERR_ABORTED, "an aborted operation");
+    ranks_require_text(p->rank, hkt_last_error(), "rank 2");
+    close_place(p, HKT_ERR_ABORTED);
+}
+
+/** Operations queued on a stream end too, and the abort waits for just that. */
+static void run_abort_stream(struct place *p)
+{
+    struct hkt_stream *stream;
+
+    open_place(p, LONG_MS, "");
+    ranks_require_ok(p->rank, hkt_stream_create(&stream), "hkt_stream_create");
+    for (int i = 0; i < 5 && p->rank->rank != ABSENT; i++)
+        ranks_require_ok(p->rank, sum(p, LARGE, stream), "all_reduce on a stream");
+    if (p->rank->rank == 0)
+        hkt_comm_abort(p->comm);
+    const enum hkt_status rc = hkt_stream_synchronize(stream);
+
+    if (p->rank->rank != ABSENT)
+        ranks_require_status(p->rank, rc, HKT_ERR_ABORTED, "an aborted stream");
+    while (p->rank->rank != 0 && hkt_comm_status(p->comm) == HKT_OK)
+        ranks_sleep_ms(1);
+    hkt_stream_destroy(stream);
+    if (p->rank->rank != 0)
+        ranks_require_status(p->rank, hkt_comm_destroy(p->comm), HKT_ERR_ABORTED, "hkt_comm_destroy");
+    ranks_require_ok(p->rank, hkt_barrier(p->rank->comm, NULL), "the parent's barrier");
+}
+
+/* ---- joining ---- */
+
+static void join_without_rank_1(struct ranks_rank *rank)
+{
+    if (rank->rank == ABSENT)
+        return;
+    const int as = rank->rank == 0 ? 0 : 2;
+
+    if (rank->rank == 0) {
+        ranks_require_ok(rank, hkt_get_unique_id(&rank->shared->id), "hkt_get_unique_id");
+        atomic_store(&rank->shared->id_ready, 1);
+    }
+    while (!atomic_load(&rank->shared->id_ready))
+        ranks_sleep_ms(1);
+    ranks_require_status(rank, hkt_comm_init_rank(&rank->comm, N, &rank->shared->id, as, NULL), HKT_ERR_TIMEOUT,
+                         "joining");
+    ranks_require_text(rank, hkt_last_error(), "rank 1 of 3 did not arrive");
+    ranks_require(rank, rank->comm == NULL, "a communicator without rank 1");
+}
+
+/* ---- running them ---- */
+
+static const char *transport;
+
+static void run_places(struct ranks_rank *rank)
+{
+    struct place p = {.rank = rank, .transport = transport};
+
+    p.in = calloc(LARGE * N, sizeof *p.in);
+    p.out = calloc(LARGE * N, sizeof *p.out);
+    ranks_require(rank, p.in != NULL && p.out != NULL, "no memory");
+    for (size_t i = 0; i < sizeof late / sizeof late[0]; i++)
+        run_late(&p, i);
+    run_stuck(&p);
+    run_gone_on(&p);
+    run_revoke(&p, late_all_reduce);
+    run_revoke(&p, late_large_all_reduce);
+    run_revoke(&p, late_receiver);
+    run_abort(&p, late_barrier);
+    run_abort(&p, late_large_all_reduce);
+    run_abort(&p, late_on_a_stream);
+    run_abort_stream(&p);
+    free(p.in);
+    free(p.out);
+}
+
+static void run_on(const char *name, enum ranks_kind kind)
+{
+    struct hkt_config config = HKT_CONFIG_INIT;
+    const struct ranks_job job = {.kind = kind, .nranks = N, .config = &config, .fn = run_places};
+
+    config.transport = transport = name;
+    ranks_run(&job);
+}
+
+static void on_threads(void **state)
+{
+    (void)state;
+    run_on("thread", RANKS_THREADS);
+}
+
+static void on_shm(void **state)
+{
+    (void)state;
+    run_on("shm", RANKS_PROCESSES);
+}
+
+static void on_tcp(void **state)
+{
+    (void)state;
+    run_on("tcp", RANKS_PROCESSES);
+}
+
+static void a_missing_rank_ends_the_join(void **state)
+{
+    static const char *const settings[] = {"HOCKET_INIT_TIMEOUT=400ms", NULL};
+    const struct ranks_job job = {.kind = RANKS_PROCESSES, .nranks = N, .settings = settings, .no_comm = true,
+                                  .fn = join_without_rank_1};
+
+    (void)state;
+    ranks_run(&job);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(on_threads),
+        cmocka_unit_test(on_shm),
+        cmocka_unit_test(on_tcp),
+        cmocka_unit_test(a_missing_rank_ends_the_join),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
