@@ -182,6 +182,7 @@ static enum hkt_status share_expired(struct share *share)
 
     if (share->is_p2p) {
         hkt__p2p_describe(comm, waits, sizeof waits);
+        peer = hkt__p2p_blocked_on(comm);
     } else if (share->work.state == HKT__COLLECTIVE_RUNNING) {
         hkt__run_describe(comm->run, waits, sizeof waits);
         peer = hkt__run_blocked_on(comm->run);
@@ -193,6 +194,8 @@ static void end_share(struct share *share, enum hkt_status status)
 {
     if (status < 0 && share->phase_count > 0 && !share->is_p2p && share->work.state != HKT__COLLECTIVE_DONE)
         hkt__collective_finish(&share->work, status);
+    if (status < 0 && share->is_p2p)
+        hkt__p2p_finish(share->comm, status);
     share->status = status;
     share->done = true;
 }

@@ -74,6 +74,10 @@ void hkt__p2p_destroy(struct hkt__p2p *p2p);
 /** Start calls[0..count), all HKT_SEND_RECV on comm; those to the own rank are done at once. */
 HKT_NODISCARD enum hkt_status hkt__p2p_start(struct hkt_comm *comm, struct hkt__call *calls, size_t count);
 HKT_NODISCARD enum hkt_status hkt__p2p_poll(struct hkt_comm *comm);
+/** A failure ended the messages in flight: close their records. */
+void hkt__p2p_finish(struct hkt_comm *comm, enum hkt_status status);
 void hkt__p2p_describe(const struct hkt_comm *comm, char *out_text, size_t bytes);
+/** A rank whose message is outstanding, -1 if none. */
+int hkt__p2p_blocked_on(const struct hkt_comm *comm);
 
 #endif

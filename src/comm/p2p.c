@@ -145,6 +145,7 @@ enum hkt_status hkt__p2p_start(struct hkt_comm *comm, struct hkt__call *calls, s
             p2p->busy[p2p->nbusy++] = at;
             dir->head = dir->tail = (int32_t)i;
             dir->is_running = false;
+            dir->record = NULL;
         } else {
             p2p->next[dir->tail] = (int32_t)i;
             dir->tail = (int32_t)i;
@@ -153,19 +154,39 @@ enum hkt_status hkt__p2p_start(struct hkt_comm *comm, struct hkt__call *calls, s
     return rc;
 }
 
+static struct hkt__stamp message_stamp(const struct hkt__call *call, uint32_t seq)
+{
+    return (struct hkt__stamp){.op_seq = seq,
+                               .call = hkt__call_pack(HKT_SEND_RECV, call->dtype, HKT__CALL_NO_OP, 0, 0),
+                               .root = -1, .count = call->count};
+}
+
+/** The message at the head is next: known to the recorder before its channel is open. */
+static void record_message(struct hkt_comm *comm, struct direction *dir)
+{
+    const struct hkt__call *call = &comm->p2p->calls[dir->head];
+    const struct hkt__stamp stamp = message_stamp(call, ++dir->seq);
+
+    dir->record = hkt__recorder_begin(&comm->recorder, &stamp, call->is_send ? "send" : "recv", call->root);
+}
+
 static void start_message(struct hkt_comm *comm, struct direction *dir)
 {
     const struct hkt__call *call = &comm->p2p->calls[dir->head];
     const struct hkt__bind bind = {
         .in = call->in, .out = call->out, .elem_bytes = hkt_dtype_size(call->dtype),
-        .grid = {.cuts = 1, .count = call->count}, .nslices = 1, .channels = 1, .empty_frames = true, .lane_first = HKT__P2P_LANE,
-        .dtype = call->dtype,
-        .stamp = {.op_seq = ++dir->seq, .call = hkt__call_pack(HKT_SEND_RECV, call->dtype, HKT__CALL_NO_OP, 0, 0),
-                  .root = -1, .count = call->count}};
+        .grid = {.cuts = 1, .count = call->count}, .nslices = 1, .channels = 1, .lane_first = HKT__P2P_LANE,
+        .empty_frames = true, .dtype = call->dtype, .stamp = message_stamp(call, dir->seq)};
 
-    dir->record = hkt__recorder_begin(&comm->recorder, &bind.stamp, call->is_send ? "send" : "recv", call->root);
     hkt__run_start(dir->run, dir->plan, &bind);
     dir->is_running = true;
+}
+
+static void end_message(struct hkt_comm *comm, struct direction *dir, enum hkt_status status)
+{
+    hkt__recorder_end(&comm->recorder, dir->record, status);
+    dir->record = NULL;
+    dir->is_running = false;
 }
 
 /** Advance one direction; OK: its queue is empty. */
@@ -176,6 +197,8 @@ static enum hkt_status poll_direction(struct hkt_comm *comm, struct direction *d
     while (dir->head >= 0) {
         enum hkt_status rc = HKT_OK;
 
+        if (dir->record == NULL)
+            record_message(comm, dir);
         if (!dir->is_running) {
             rc = hkt__comm_link(comm, comm->p2p->calls[dir->head].root, HKT__P2P_LANE);
             if (rc != HKT_OK)
@@ -185,8 +208,7 @@ static enum hkt_status poll_direction(struct hkt_comm *comm, struct direction *d
         rc = hkt__run_poll(dir->run);
         if (rc == HKT_IN_PROGRESS || rc == HKT_AGAIN)
             return rc == HKT_AGAIN ? result : rc;
-        hkt__recorder_end(&comm->recorder, dir->record, rc);
-        dir->is_running = false;
+        end_message(comm, dir, rc);
         if (rc < 0)
             return rc;
         dir->head = comm->p2p->next[dir->head];
@@ -215,6 +237,15 @@ enum hkt_status hkt__p2p_poll(struct hkt_comm *comm)
     return p2p->nbusy == 0 ? HKT_OK : result;
 }
 
+void hkt__p2p_finish(struct hkt_comm *comm, enum hkt_status status)
+{
+    struct hkt__p2p *p2p = comm->p2p;
+
+    for (int b = 0; p2p != NULL && b < p2p->nbusy; b++)
+        if (p2p->dirs[p2p->busy[b]].record != NULL)
+            end_message(comm, &p2p->dirs[p2p->busy[b]], status);
+}
+
 void hkt__p2p_describe(const struct hkt_comm *comm, char *out_text, size_t bytes)
 {
     const struct hkt__p2p *p2p = comm->p2p;
@@ -226,4 +257,9 @@ void hkt__p2p_describe(const struct hkt_comm *comm, char *out_text, size_t bytes
 
         used += n > 0 ? (size_t)n : 0;
     }
+}
+
+int hkt__p2p_blocked_on(const struct hkt_comm *comm)
+{
+    return comm->p2p->nbusy > 0 ? comm->p2p->busy[0] / 2 : -1;
 }
