@@ -256,10 +256,8 @@ static void run_gone_on(struct place *p)
     if (p->rank->rank == 1 && rc == HKT_OK)
         rc = hkt_send(p->in, LARGE, HKT_F32, 0, p->comm, NULL);
     ranks_require_status(p->rank, rc, HKT_ERR_TIMEOUT, "a broadcast to a rank that does not come");
-    if (strcmp(p->transport, "tcp") != 0) {
-        ranks_require_text(p->rank, hkt_last_error(), "not entered yet: rank 2");
-        ranks_require(p->rank, strstr(hkt_last_error(), "rank 1") == NULL, "rank 1 is blamed: %s", hkt_last_error());
-    }
+    ranks_require_text(p->rank, hkt_last_error(), "not entered yet: rank 2");
+    ranks_require(p->rank, strstr(hkt_last_error(), "rank 1") == NULL, "rank 1 is blamed: %s", hkt_last_error());
     close_place(p, HKT_ERR_TIMEOUT);
 }
 
@@ -367,7 +365,8 @@ static void run_places(struct ranks_rank *rank)
     for (size_t i = 0; i < sizeof late / sizeof late[0]; i++)
         run_late(&p, i);
     run_stuck(&p);
-    run_gone_on(&p);
+    if (strcmp(transport, "tcp") != 0) /* its buffers would hold all of it, and its absent ranks are not seen */
+        run_gone_on(&p);
     run_revoke(&p, late_all_reduce);
     run_revoke(&p, late_large_all_reduce);
     run_revoke(&p, late_receiver);
