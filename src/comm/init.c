@@ -124,6 +124,17 @@ static void *run_joiner(void *arg)
     return NULL;
 }
 
+/** Close the port of an id that rank 0 may not have taken over; keeps this thread's error. */
+static void drop_id(const struct hkt_unique_id *id)
+{
+    const struct hkt__error error = *hkt__error_here();
+    struct hkt__boot_id boot_id;
+
+    if (hkt__boot_id_unpack(id, &boot_id) == HKT_OK)
+        hkt__boot_id_drop(&boot_id);
+    *hkt__error_here() = error;
+}
+
 enum hkt_status hkt_comm_init_all(struct hkt_comm **out_comms, int nranks, const struct hkt_config *config)
 {
     struct joiner *joiners;
@@ -156,6 +167,8 @@ enum hkt_status hkt_comm_init_all(struct hkt_comm **out_comms, int nranks, const
             *hkt__error_here() = joiners[r].error;
         }
     }
+    if (rc < 0)
+        drop_id(&id);
     for (int r = 0; r < started; r++) {
         if (rc == HKT_OK)
             out_comms[r] = comms[r];
