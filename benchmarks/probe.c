@@ -382,8 +382,8 @@ int main(int argc, char **argv)
     while (probe.sizes < SIZES_MAX && first_bytes << (2 * probe.sizes) <= probe.max_bytes)
         probe.sizes++;
     if (probe.cores > 1)
-        probe.line_ns = one_way_ns(probe.cpu_of[0], probe.cpu_of[1], 20000, 9);
-    probe.switch_ns = one_way_ns(probe.cpu_of[0], probe.cpu_of[0], 5000, 9);
+        probe.line_ns = one_way_ns(probe.cpu_of[0], probe.cpu_of[1], 1000, 100);
+    probe.switch_ns = one_way_ns(probe.cpu_of[0], probe.cpu_of[0], 200, 50);
     measure_bandwidth(&probe);
     (json ? print_json : print_text)(&probe);
     return 0;

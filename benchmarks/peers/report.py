@@ -19,6 +19,10 @@ def time_text(us):
     return f'{us:.2f}' if us < 100 else f'{us:.0f}'
 
 
+def ratio_text(ratio):
+    return f'{ratio:.2f}' if ratio >= 0.095 else f'{ratio:.2g}'
+
+
 def add_medians(case):
     """case['median_us']: library -> median over the rounds; case['ratio']: library -> hocket's time over its."""
     case['median_us'] = {key: statistics.median(turn['median_us'] for turn in turns)
@@ -30,6 +34,10 @@ def add_medians(case):
     case['ratio_to_best'] = ours / min(peers) if ours and peers else None
     spread = [turn['median_us'] for turn in case['rounds'].get('hocket', [])]
     case['spread'] = max(spread) / min(spread) if spread else None
+
+
+def best_peer(case):
+    return min((key for key in case['median_us'] if not key.startswith('hocket')), key=case['median_us'].get)
 
 
 def wrong(result):
@@ -51,9 +59,9 @@ def table(cases, libraries, limit):
     for case in cases:
         row = [size_text(case['bytes']) if case['bytes'] else '']
         row += [time_text(case['median_us'].get(key)) for key in keys]
-        row += [f"{case['ratio'][key]:.2f}" if key in case['ratio'] else '-' for key in others]
+        row += [ratio_text(case['ratio'][key]) if key in case['ratio'] else '-' for key in others]
         best = case['ratio_to_best']
-        row.append('-' if best is None else f'{best:.2f}' + (' slower' if best > limit else ''))
+        row.append('-' if best is None else ratio_text(best) + (' slower' if best > limit else ''))
         row.append(time_text(case['bound_us']))
         ours = case['median_us'].get('hocket')
         row.append(f"{100 * case['bound_us'] / ours:.0f} %" if ours and case['bound_us'] else '-')
@@ -74,15 +82,15 @@ def summary(result, limit):
         for key in names:
             ratios = [case['ratio'][key] for case in cases if key in case['ratio']]
             if ratios:
-                lines.append(f'{ranks} ranks, hocket / {names[key]}: geometric mean {mean_ratio(ratios):.2f}, least '
-                             f'{min(ratios):.2f}, greatest {max(ratios):.2f}, over {len(ratios)} cases')
+                lines.append(f'{ranks} ranks, hocket / {names[key]}: geometric mean {ratio_text(mean_ratio(ratios))}, least '
+                             f'{ratio_text(min(ratios))}, greatest {ratio_text(max(ratios))}, over {len(ratios)} cases')
         slower = sorted((case for case in cases if case['ratio_to_best'] and case['ratio_to_best'] > limit),
                         key=lambda case: -case['ratio_to_best'])
         compared = sum(case['ratio_to_best'] is not None for case in cases)
         if compared:
             lines.append(f'{ranks} ranks: slower than the best peer in {len(slower)} of {compared} cases' +
-                         (': ' + ', '.join(f"{case['coll']} {size_text(case['bytes'])} {case['ratio_to_best']:.2f}"
-                                           for case in slower) if slower else ''))
+                         (': ' + ', '.join(f"{case['coll']} {size_text(case['bytes'])} {case['ratio_to_best']:.2f} "
+                                           f"({names[best_peer(case)]})" for case in slower) if slower else ''))
     return lines
 
 
@@ -120,7 +128,7 @@ def text(result):
                                 f"after {result['load_after']:.2f}",
              f"{machine['cpu']}, {machine['cores']} cores, {', '.join(machine['caches'])}, {machine['memory_gib']} GiB; "
              f"{machine['system']}, Linux {machine['kernel']}", '']
-    lines += [f"{one['name']} {one['version']}: {one['settings']}" for one in result['libraries']]
+    lines += [f"{one['name'].removesuffix(' ' + one['version'])} {one['version']}: {one['settings']}" for one in result['libraries']]
     lines += [f"left out: {one['key']}: {one['reason']}" for one in result['missing']]
     lines += [f"FAILED: {one['key']} on {one['ranks']} ranks: {one['reason']}" for one in result['failures']]
     lines += [f"all: {'each rank on its core where ranks fit' if result['pinned'] else 'not pinned'}; malloc "
