@@ -1,0 +1,141 @@
+/* One rank of test_hosts.py; it joins by its environment. Prints "PEER TRANSPORT" for each peer, then
+ *
+ *   hosts_rank check COUNT...   makes every collective with every count, in and out of place, and sends around the ring;
+ *                               prints "N calls, N wrong" and what was wrong; exit code 1 if anything was
+ *   hosts_rank last             makes all-reduces until one fails; prints "went N", the status and the error of the
+ *                               communicator; exit code 3 */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "calls.h"
+
+enum { CODE_WRONG = 1, CODE_FAILED = 2, CODE_LAST = 3 };
+
+struct tally {
+    int ncalls, nwrong;
+};
+
+static int complain(const char *what)
+{
+    fprintf(stderr, "%s: %s\n", what, hkt_last_error());
+    return CODE_FAILED;
+}
+
+static bool check_one(struct calls *calls, const struct call *call, struct tally *tally)
+{
+    char what[256], why[256];
+
+    calls_fill(calls, call);
+    calls_print(call, what, sizeof what);
+    tally->ncalls++;
+    if (calls_issue(calls, call, NULL) != HKT_OK) {
+        complain(what);
+        return false;
+    }
+    if (calls_check(calls, call, why, sizeof why) != 0 && tally->nwrong++ < 5)
+        printf("%s: %s\n", what, why);
+    return true;
+}
+
+/** Every collective, with two types, so that elements and bytes differ. */
+static bool check_count(struct calls *calls, size_t count, struct tally *tally)
+{
+    for (int coll = 0; coll < HKT_SEND_RECV; coll++) {
+        for (int in_place = 0; in_place < (coll == HKT_ALL_TO_ALL_V ? 1 : 2); in_place++) {
+            const bool reduces = calls_reduces((enum hkt_coll)coll);
+            const struct call call = {
+                .coll = (enum hkt_coll)coll, .dtype = in_place ? HKT_F32 : HKT_INT64, .op = HKT_SUM, .count = count,
+                .kind = reduces ? EXACT_BUILTIN : EXACT_PLAIN, .in_place = in_place != 0,
+                .root = calls_has_root((enum hkt_coll)coll) ? calls->nranks - 1 : 0};
+
+            if (!check_one(calls, &call, tally))
+                return false;
+        }
+    }
+    return true;
+}
+
+/** Each rank to the next one, in a group. */
+static bool check_ring(struct hkt_comm *comm, size_t count, struct tally *tally)
+{
+    const int rank = hkt_comm_rank(comm), n = hkt_comm_size(comm), from = (rank + n - 1) % n;
+    uint32_t *out = calloc(2 * count + 1, sizeof *out), *in = out + count;
+    bool ok = out != NULL;
+
+    for (size_t i = 0; i < count && ok; i++)
+        out[i] = (uint32_t)(i * 7 + (size_t)rank);
+    ok = ok && hkt_group_start() == HKT_OK && hkt_send(out, count, HKT_UINT32, (rank + 1) % n, comm, NULL) == HKT_OK &&
+         hkt_recv(in, count, HKT_UINT32, from, comm, NULL) == HKT_OK && hkt_group_end() == HKT_OK;
+    tally->ncalls++;
+    if (!ok)
+        complain("send_recv");
+    size_t wrong = 0;
+
+    for (size_t i = 0; i < count && ok; i++)
+        wrong += in[i] != (uint32_t)(i * 7 + (size_t)from);
+    tally->nwrong += wrong != 0;
+    free(out);
+    return ok;
+}
+
+static int check(struct hkt_comm *comm, int ncounts, char **counts)
+{
+    struct calls calls;
+    struct tally tally = {0};
+    size_t room = 0;
+    bool ok = true;
+
+    for (int i = 0; i < ncounts; i++) {
+        for (int coll = 0; coll < HKT_SEND_RECV; coll++) {
+            const struct call call = {.coll = (enum hkt_coll)coll, .dtype = HKT_INT64,
+                                      .count = strtoul(counts[i], NULL, 10)};
+            const size_t need = calls_room(&call, hkt_comm_size(comm));
+
+            room = need > room ? need : room;
+        }
+    }
+    if (!calls_init(&calls, comm, room)) {
+        fprintf(stderr, "no memory for buffers of %zu bytes\n", room);
+        return CODE_FAILED;
+    }
+    for (int i = 0; i < ncounts && ok; i++)
+        ok = check_count(&calls, strtoul(counts[i], NULL, 10), &tally) &&
+             check_ring(comm, strtoul(counts[i], NULL, 10), &tally);
+    calls_fini(&calls);
+    printf("%d calls, %d wrong\n", tally.ncalls, tally.nwrong);
+    return !ok ? CODE_FAILED : tally.nwrong > 0 ? CODE_WRONG : 0;
+}
+
+static int last(struct hkt_comm *comm)
+{
+    static float data[1 << 16];
+    enum hkt_status rc = HKT_OK;
+    long done = 0;
+
+    for (; rc == HKT_OK; done++) {
+        rc = hkt_all_reduce(data, data, sizeof data / sizeof *data, HKT_F32, HKT_SUM, comm, NULL);
+        if (done == 0) {
+            printf("running\n");
+            fflush(stdout);
+        }
+    }
+    printf("went %ld\n%s\n%s\n", done, hkt_status_name(hkt_comm_status(comm)), hkt_comm_last_error(comm));
+    return CODE_LAST;
+}
+
+int main(int argc, char **argv)
+{
+    struct hkt_comm *comm;
+
+    if (argc < 2 || (strcmp(argv[1], "check") != 0 && strcmp(argv[1], "last") != 0))
+        return CODE_FAILED;
+    if (hkt_comm_init_env(&comm, NULL) != HKT_OK)
+        return complain("hkt_comm_init_env");
+    for (int r = 0; r < hkt_comm_size(comm); r++)
+        if (r != hkt_comm_rank(comm))
+            printf("%d %s\n", r, hkt_comm_transport(comm, r));
+    const int code = strcmp(argv[1], "check") == 0 ? check(comm, argc - 2, argv + 2) : last(comm);
+
+    return hkt_comm_destroy(comm) != HKT_OK && code == 0 ? CODE_FAILED : code;
+}

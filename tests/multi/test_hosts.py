@@ -1,0 +1,249 @@
+#!/usr/bin/env python3
+"""Ranks on several hosts (support/hosts.py). What could break: two hosts taken for one, or ranks of one host for two; a wrong
+result where shared memory and tcp meet; an address family, interface or number of sockets that is ignored; a network that does
+not carry; a wrong token; slow links; and a host that disappears: every survivor must name one of its ranks.
+Usage: test_hosts.py HOCKET RANK_PROGRAM SOURCE_ROOT [unittest arguments]"""
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import unittest
+
+HOCKET, RANK, ROOT = (os.path.abspath(sys.argv.pop(1)) for _ in range(3))
+sys.path.insert(0, os.path.join(ROOT, 'tests', 'support'))
+sys.dont_write_bytecode = True
+import hosts # noqa: E402
+
+SMALL = os.environ.get('HOCKET_TEST_SMALL') == '1'
+DEADLINE_S = 60 # of every wait: generous, the machine may be busy
+# Counts: nothing, one element, not divisible by anything, several slices and frames.
+COUNTS = ['0', '1', '1031', '70001'] if not SMALL else ['1', '1031']
+PORT = 29000
+
+
+class Case(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.hosts = hosts.Hosts(4, networks=2)
+        cls.addClassCleanup(cls.hosts.close)
+
+    def job(self, command, where=(0, 1), per_host=1, yard=None, meet=None, **settings):
+        """Ranks, with settings in their environment; meet: how they find each other (arguments of meet_env)."""
+        yard = yard or self.hosts
+        by_rank = hosts.meet_env(yard, where, per_host, PORT, **(meet or {}))
+        job = hosts.Job(yard, where, per_host, command,
+                        lambda rank: {'HOCKET_TIMEOUT': '40s', 'HOCKET_INIT_TIMEOUT': '30s', **settings, **by_rank(rank)})
+        self.addCleanup(job.end)
+        return job
+
+    def ok(self, job):
+        """All ranks end well; returns their output."""
+        results = job.wait(DEADLINE_S)
+        for rank, result in enumerate(results):
+            self.assertEqual(result.code, 0, f'rank {rank}: {result}')
+        return results
+
+    def check(self, where=(0, 1), per_host=1, counts=COUNTS, **options):
+        results = self.ok(self.job([RANK, 'check', *counts], where, per_host, **options))
+        for rank, result in enumerate(results):
+            self.assertRegex(result.out, r'\n[1-9]\d+ calls, 0 wrong\n$', rank)
+        return results
+
+    def links(self, results):
+        """Lines of the debug log that say where sockets lead: (rank, peer, sockets, address)."""
+        return [(rank, int(peer), int(sockets), address) for rank, result in enumerate(results) for peer, sockets, address
+                in re.findall(r'tcp: rank (\d+), lane \d+: (\d+) sockets, (\S+) ', result.err)]
+
+
+class Collectives(Case):
+    def check_transports(self, results, per_host):
+        for rank, result in enumerate(results):
+            found = dict(re.findall(r'^(\d+) (\w+)$', result.out, re.M))
+            expected = {str(peer): 'shm' if peer // per_host == rank // per_host else 'tcp'
+                        for peer in range(len(results)) if peer != rank}
+            self.assertEqual(found, expected, f'rank {rank}')
+
+    def test_2_hosts(self):
+        self.check_transports(self.check((0, 1)), 1)
+
+    def test_3_hosts(self):
+        self.check_transports(self.check((0, 1, 2)), 1)
+
+    def test_4_hosts(self):
+        self.check_transports(self.check((0, 1, 2, 3)), 1)
+
+    def test_2_hosts_of_2_ranks(self):
+        self.check_transports(self.check((0, 1), 2), 2)
+
+    def test_3_hosts_of_2_ranks(self):
+        self.check_transports(self.check((0, 1, 2), 2), 2)
+
+    def test_4_hosts_of_2_ranks(self):
+        self.check_transports(self.check((0, 1, 2, 3), 2), 2)
+
+    def test_perf_as_torchrun_starts_it(self):
+        """The command itself, with the variables of torchrun and nothing else."""
+        port = str(PORT)
+        job = hosts.Job(self.hosts, (0, 1), 2, [HOCKET, 'perf', 'all_reduce', '-b', '8', '-e', '2M', '-f', '64', '-n', '2', '-w',
+                                                '1', '-c', '2'],
+                        lambda rank: {'RANK': str(rank), 'WORLD_SIZE': '4', 'LOCAL_RANK': str(rank % 2), 'LOCAL_WORLD_SIZE': '2',
+                                      'MASTER_ADDR': 'host0', 'MASTER_PORT': port})
+        self.addCleanup(job.end)
+        lines = [line.split() for line in self.ok(job)[0].out.splitlines()]
+        self.assertEqual([line[0] for line in lines if line and line[0].isdigit()], ['8', '512', '32768', '2097152'])
+
+    def test_ranks_of_one_host_apart(self):
+        """Rank r on host r modulo 2: neighbours in rank are on different hosts."""
+        results = self.check((0, 1, 0, 1))
+        found = dict(re.findall(r'^(\d+) (\w+)$', results[0].out, re.M))
+        self.assertEqual(found, {'1': 'tcp', '2': 'shm', '3': 'tcp'})
+
+
+class Network(Case):
+    def test_ipv6_only(self):
+        with hosts.Hosts(2, families=(6,)) as yard:
+            results = self.check(yard=yard, meet={'family': 6}, counts=COUNTS[-2:], HOCKET_DEBUG='transport=debug')
+        links = self.links(results)
+        self.assertTrue(links)
+        self.assertTrue(all(address.startswith('[fd68:') for *_, address in links), links)
+
+    def test_interface_is_pinned(self):
+        for pin, starts in (('eth0', ('198.18.0.', '[fd68:6f63:6b65::')), ('eth1', ('198.18.1.', '[fd68:6f63:6b65:1::')),
+                            ('198.18.1.0/24', ('198.18.1.',)), ('fd68:6f63:6b65:1::/64', ('[fd68:6f63:6b65:1::',))):
+            results = self.check(counts=['1031'], HOCKET_DEBUG='transport=debug', HOCKET_INTERFACE=pin)
+            links = self.links(results)
+            self.assertTrue(links)
+            self.assertTrue(all(address.startswith(starts) for *_, address in links), (pin, links))
+
+    def test_pin_that_matches_nothing(self):
+        for result in self.job([RANK, 'check', '1'], HOCKET_INTERFACE='eth7').wait(DEADLINE_S):
+            self.assertEqual(result.code, 2, result)
+            self.assertIn('eth7', result.err)
+            self.assertIn('198.18.0.', result.err, 'what there is')
+
+    def test_number_of_sockets(self):
+        for wanted in ('1', '4', '16'):
+            results = self.check(counts=COUNTS[-2:], HOCKET_DEBUG='transport=debug', HOCKET_TCP_SOCKETS=wanted)
+            self.assertEqual({sockets for _, _, sockets, _ in self.links(results)}, {int(wanted)})
+
+    def test_network_that_does_not_carry(self):
+        """Host 1 listens on two networks, and nothing comes through on one of them, which is tried first by nobody's fault."""
+        self.hosts.set_port(1, False, network=0)
+        try:
+            results = self.check(counts=['1031'], meet={'network': 1}, HOCKET_DEBUG='transport=debug')
+        finally:
+            self.hosts.set_port(1, True, network=0)
+        self.assertTrue(all(re.match(r'198\.18\.1\.|\[fd68:6f63:6b65:1:', address) for *_, address in self.links(results)),
+                        self.links(results))
+
+    def test_wrong_token(self):
+        by_rank = hosts.meet_env(self.hosts, (0, 1, 2), 1, PORT)
+        job = hosts.Job(self.hosts, (0, 1, 2), 1, [RANK, 'check', '1'], lambda rank: {
+            **by_rank(rank), 'HOCKET_TOKEN': 'right' if rank != 1 else 'wrong', 'HOCKET_INIT_TIMEOUT': '3s'})
+        self.addCleanup(job.end)
+        results = job.wait(DEADLINE_S)
+        for result in results:
+            self.assertEqual(result.code, 2, result)
+        self.assertRegex(results[1].err, 'token')
+        self.assertRegex(results[0].err, r'\b1\b') # the one that is missing
+
+    def test_slow_links(self):
+        with hosts.Hosts(3, rate='100mbit') as yard:
+            started = time.monotonic()
+            self.check((0, 1, 2), yard=yard, counts=['1031', '70001'] if not SMALL else ['1031'])
+            # The links were limited: 70001 elements of 8 bytes take 45 ms over one of them, and dozens of calls were made.
+            self.assertTrue(SMALL or time.monotonic() - started > 0.5)
+
+
+class Loss(Case):
+    """A host disappears while all compute."""
+
+    def lose(self, where, per_host, lost, how, seconds):
+        with hosts.Hosts(max(where) + 1) as yard:
+            job = self.job([RANK, 'last'], where, per_host, yard=yard)
+            deadline = time.monotonic() + DEADLINE_S
+            while any('running' not in job.text(rank) for rank in range(job.nranks)):
+                self.assertTrue(time.monotonic() < deadline and all(p.poll() is None for p in job.processes),
+                                [job.text(rank, 1) for rank in range(job.nranks)])
+                time.sleep(0.02)
+            how(yard)
+            lost_ranks = [rank for rank in range(job.nranks) if where[rank // per_host] == lost]
+            survivors = [rank for rank in range(job.nranks) if rank not in lost_ranks]
+            results = job.wait(seconds, survivors)
+            for rank, result in zip(survivors, results):
+                self.assertEqual(result.code, 3, f'rank {rank}: {result}')
+                self.assertIn('PEER_LOST', result.out, rank)
+                self.assertRegex(result.out, rf'rank ({"|".join(map(str, lost_ranks))})\b', rank)
+            job.end()
+
+    def test_a_host_crashes(self):
+        self.lose((0, 1, 2), 1, 1, lambda yard: yard.crash(1), DEADLINE_S)
+
+    def test_a_host_of_two_ranks_crashes(self):
+        self.lose((0, 1), 2, 1, lambda yard: yard.crash(1), DEADLINE_S)
+
+    def test_the_host_of_rank_0_crashes(self):
+        self.lose((0, 1, 2), 1, 0, lambda yard: yard.crash(0), DEADLINE_S)
+
+    def test_a_cable_is_pulled(self):
+        """Nothing says that the host is gone: only silence."""
+        self.lose((0, 1, 2), 1, 2, lambda yard: yard.set_link(2, False), DEADLINE_S)
+
+
+class Support(Case):
+    """The hosts themselves."""
+
+    def output(self, host, script):
+        process = self.hosts.start(host, ['sh', '-c', script], stdout=subprocess.PIPE, text=True)
+        return process.communicate(timeout=DEADLINE_S)[0].split()
+
+    def test_hosts_differ_in_all_that_names_a_machine(self):
+        script = ('hostname; cat /proc/sys/kernel/random/boot_id; readlink /proc/self/ns/net; readlink /proc/self/ns/ipc; '
+                  'readlink /proc/self/ns/pid; stat -c %d /dev/shm; touch /dev/shm/mine; ls /dev/shm; ls /sys/class/net')
+        outputs = [self.output(host, script) for host in range(2)]
+        for a, b in list(zip(*outputs))[:6]:
+            self.assertNotEqual(a, b)
+        self.assertEqual(outputs[0][6:], ['mine', 'eth0', 'eth1', 'lo'])
+        self.assertEqual(outputs[0][0], 'host0')
+
+    def test_codes_and_signals_come_through(self):
+        for script, code in (('exit 7', 7), ('kill -9 $$', -signal.SIGKILL)):
+            self.assertEqual(self.hosts.start(0, ['sh', '-c', script]).wait(DEADLINE_S), code)
+
+    def test_nothing_is_left_when_the_maker_is_killed(self):
+        mark = f'100000.{os.getpid()}'
+        program = (f'import sys, time; sys.path.insert(0, {os.path.dirname(hosts.__file__)!r}); import hosts\n'
+                   f'h = hosts.Hosts(2); h.start(1, ["setsid", "sleep", "{mark}"]); print("up", flush=True); time.sleep(1000)')
+        for number in (signal.SIGKILL, signal.SIGINT):
+            maker = subprocess.Popen([sys.executable, '-c', program], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+            self.assertEqual(maker.stdout.readline(), 'up\n')
+            maker.send_signal(number)
+            maker.wait(DEADLINE_S)
+            maker.stdout.close()
+            deadline = time.monotonic() + DEADLINE_S
+            while self.is_running(mark):
+                self.assertLess(time.monotonic(), deadline, f'signal {number}: a process on a host lives on')
+                time.sleep(0.05)
+
+    @staticmethod
+    def is_running(mark):
+        for name in os.listdir('/proc'):
+            try:
+                with open(f'/proc/{name}/cmdline', 'rb') as file:
+                    if name.isdigit() and f'sleep\0{mark}\0'.encode() in file.read():
+                        return True
+            except OSError:
+                pass # no process, or it ended meanwhile
+        return False
+
+
+if __name__ == '__main__':
+    hosts.end_on_signals()
+    try:
+        hosts.Hosts(1).close()
+    except hosts.Unavailable as reason:
+        print(f'no hosts can be made here: {reason}')
+        sys.exit(77)
+    unittest.main(verbosity=2)
