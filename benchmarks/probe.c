@@ -2,10 +2,10 @@
  *
  *   probe [--json] [--quick] [--max-bytes N]
  *
- * Bandwidth: kernels that read k arrays and write m, with ordinary and with non-temporal stores, on one core and on all at
- * once, for working sets from the first cache to far beyond it. Counted are bytes read plus bytes written (10^9 bytes/s); what
- * the hardware reads before it overwrites a line is not counted, so a kernel that avoids that shows it. "2 to 2" is the inner
- * loop of an all-reduce between two ranks: the sum of two inputs, stored to both results.
+ * Bandwidth: kernels that read k arrays and write m, with ordinary and with non-temporal stores, on one core and on
+ * all at once, for working sets from the first cache to far beyond it. Counted are bytes read plus bytes written
+ * (10^9 bytes/s); what the hardware reads before it overwrites a line is not counted, so a kernel that avoids that
+ * shows it. "2 to 2" is the inner loop of an all-reduce between two ranks: the sum of two inputs, stored to both.
  * Latency: one cache line from core to core and one switch between two threads of one core, each half a round trip.
  *
  * Every figure is the best of several repetitions: a bound is what the machine can do when nothing disturbs it. */
@@ -91,16 +91,16 @@ static inline void sum_plain(const struct arrays *arrays, int inputs, int output
 #endif
 
 /* X(name, inputs, outputs, non-temporal) */
-#define KERNEL_TABLE(X)            \
-    X(copy_1_to_1, 1, 1, false)    \
-    X(copy_1_to_1_nt, 1, 1, true)  \
-    X(sum_2_to_1, 2, 1, false)     \
-    X(sum_2_to_1_nt, 2, 1, true)   \
-    X(sum_4_to_1, 4, 1, false)     \
-    X(sum_4_to_1_nt, 4, 1, true)   \
-    X(sum_2_to_2, 2, 2, false)     \
-    X(sum_2_to_2_nt, 2, 2, true)   \
-    X(sum_4_to_4, 4, 4, false)     \
+#define KERNEL_TABLE(X)                                                                                                \
+    X(copy_1_to_1, 1, 1, false)                                                                                        \
+    X(copy_1_to_1_nt, 1, 1, true)                                                                                      \
+    X(sum_2_to_1, 2, 1, false)                                                                                         \
+    X(sum_2_to_1_nt, 2, 1, true)                                                                                       \
+    X(sum_4_to_1, 4, 1, false)                                                                                         \
+    X(sum_4_to_1_nt, 4, 1, true)                                                                                       \
+    X(sum_2_to_2, 2, 2, false)                                                                                         \
+    X(sum_2_to_2_nt, 2, 2, true)                                                                                       \
+    X(sum_4_to_4, 4, 4, false)                                                                                         \
     X(sum_4_to_4_nt, 4, 4, true)
 
 #define KERNEL_FUNCTION(name, inputs, outputs, non_temporal)                                                           \
@@ -114,11 +114,9 @@ static const struct kernel {
     const char *name;
     int inputs, outputs;
     kernel_function run;
-} kernels[] = {
-    { "copy_libc", 1, 1, copy_libc },
+} kernels[] = { { "copy_libc", 1, 1, copy_libc },
 #define KERNEL_ROW(name, inputs, outputs, non_temporal) { #name, inputs, outputs, name },
-    KERNEL_TABLE(KERNEL_ROW)
-};
+                KERNEL_TABLE(KERNEL_ROW) };
 enum { KERNELS = sizeof kernels / sizeof kernels[0] };
 
 /* ---- bandwidth ---- */
@@ -129,8 +127,8 @@ struct probe {
     size_t max_bytes;
     int cpu_of[CORES_MAX];
     pthread_barrier_t barrier;
-    double rate[CORES_MAX];                                      /* of the repetition at hand; each worker its own */
-    double gbps[2][KERNELS][SIZES_MAX];                          /* one core; all */
+    double rate[CORES_MAX];             /* of the repetition at hand; each worker its own */
+    double gbps[2][KERNELS][SIZES_MAX]; /* one core; all */
     double line_ns, switch_ns;
 };
 struct worker {
@@ -307,8 +305,8 @@ static double one_way_ns(int here, int there, int rounds, int repetitions)
 
 static void print_json(const struct probe *probe)
 {
-    printf("{\"cores\": %d, \"line_ns\": %.1f, \"switch_ns\": %.1f, \"working_set_bytes\": [", probe->cores, probe->line_ns,
-           probe->switch_ns);
+    printf("{\"cores\": %d, \"line_ns\": %.1f, \"switch_ns\": %.1f, \"working_set_bytes\": [", probe->cores,
+           probe->line_ns, probe->switch_ns);
     for (int size = 0; size < probe->sizes; size++)
         printf("%s%zu", size ? ", " : "", first_bytes << (2 * size));
     printf("], \"gbps\": {");
@@ -359,9 +357,10 @@ int main(int argc, char **argv)
         } else if (strcmp(argv[i], "--max-bytes") == 0 && i + 1 < argc) {
             probe.max_bytes = (size_t)strtoull(argv[++i], NULL, 10);
         } else {
-            fprintf(stderr, "usage: probe [--json] [--quick] [--max-bytes N]\n"
-                            "GB/s of copying and summing kernels and ns of a cache line's way; N bytes per core at most, "
-                            "16384 to 2^40, default 2^28\n");
+            fprintf(stderr,
+                    "usage: probe [--json] [--quick] [--max-bytes N]\n"
+                    "GB/s of copying and summing kernels and ns of a cache line's way; N bytes per core at most, "
+                    "16384 to 2^40, default 2^28\n");
             return strcmp(argv[i], "--help") == 0 ? 0 : 2;
         }
     }

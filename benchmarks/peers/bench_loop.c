@@ -1,7 +1,7 @@
 /* See bench_loop.h. Linux only: futex, shared mapping.
  *
- * DIRECTORY holds `page` (zeroed, PAGE_BYTES or more), and the FIFOs `commands` and `results`, which rank 0 alone opens.
- * A command is one line, "COLLECTIVE COUNT SAMPLES_MIN SAMPLES_MAX BUDGET_US"; the answer is one line of JSON. */
+ * DIRECTORY holds `page` (zeroed, PAGE_BYTES or more), and the FIFOs `commands` and `results`, which rank 0 alone
+ * opens. A command is one line, "COLLECTIVE COUNT SAMPLES_MIN SAMPLES_MAX BUDGET_US"; the answer one line of JSON. */
 #include "bench_loop.h"
 
 #include <dirent.h>
@@ -72,7 +72,8 @@ static int64_t now_ns(void)
 static void meet(struct bench *bench)
 {
     struct page *page = bench->page;
-    const unsigned phase = atomic_load_explicit(&page->phase, memory_order_relaxed); /* cannot change before we arrive */
+    const unsigned phase =
+        atomic_load_explicit(&page->phase, memory_order_relaxed); /* cannot change before we arrive */
 
     /* B1: acquire-release, so that the last to arrive holds what all others wrote */
     if (atomic_fetch_add_explicit(&page->arrived, 1, memory_order_acq_rel) == bench->driver->nranks - 1) {
@@ -91,8 +92,8 @@ static void meet(struct bench *bench)
 
 /* ---- contents ---- */
 
-/* Element i of block b of what `rank` sends in the salt-th filling: an integer below 64, so that sums of 64 ranks are exact
- * in float in any order. */
+/* Element i of block b of what `rank` sends in the salt-th filling: an integer below 64, so that sums of 64 ranks are
+ * exact in float in any order. */
 static float value(int rank, int block, size_t i, unsigned salt)
 {
     return (float)((i + 17u * (unsigned)rank + 29u * (unsigned)block + 5u * salt) % PERIOD);
@@ -108,7 +109,8 @@ static void fill(struct bench *bench, unsigned salt)
     const struct bench_call *call = &bench->call;
     const int rank = bench->driver->rank, nranks = bench->driver->nranks;
     const size_t sent = call->count * (size_t)(is_blocked(call->coll) ? nranks : 1);
-    const size_t received = call->count * (size_t)(call->coll == BENCH_ALL_GATHER || call->coll == BENCH_ALL_TO_ALL ? nranks : 1);
+    const size_t received =
+        call->count * (size_t)(call->coll == BENCH_ALL_GATHER || call->coll == BENCH_ALL_TO_ALL ? nranks : 1);
 
     if (call->coll == BENCH_BARRIER)
         return;
@@ -232,8 +234,8 @@ static int take_samples(struct bench *bench)
         cpu_ns += clock_ns(CLOCK_PROCESS_CPUTIME_ID) - start_cpu_ns;
         taken++;
         if (rank == 0)
-            page->stop = taken == command->samples_max ||
-                         (taken >= command->samples_min && now_ns() - begin_ns > command->budget_ns);
+            page->stop = taken == command->samples_max
+                         || (taken >= command->samples_min && now_ns() - begin_ns > command->budget_ns);
         meet(bench);
         done = page->stop;
     }
@@ -268,8 +270,8 @@ static void report(struct bench *bench, int taken)
     }
     qsort(worst, (size_t)taken, sizeof *worst, compare);
     fprintf(bench->results,
-            "{\"median_us\": %.4f, \"min_us\": %.4f, \"mean_us\": %.4f, \"p99_us\": %.4f, \"cpu_us\": %.4f, \"samples\": %d, "
-            "\"calls\": %lld, \"wrong\": %llu}\n",
+            "{\"median_us\": %.4f, \"min_us\": %.4f, \"mean_us\": %.4f, \"p99_us\": %.4f, \"cpu_us\": %.4f, "
+            "\"samples\": %d, \"calls\": %lld, \"wrong\": %llu}\n",
             worst[taken / 2], worst[0], sum / taken, worst[taken * 99 / 100],
             (double)cpu / taken / (double)page->calls / 1e3, taken, (long long)page->calls, (unsigned long long)wrong);
     fflush(bench->results);
@@ -309,9 +311,10 @@ static void read_command(struct bench *bench, struct command *out_command)
     out_command->coll = -1;
     if (!fgets(line, sizeof line, bench->commands))
         return;
-    if (sscanf(line, "%31s %zu %d %d %lld", name, &out_command->count, &out_command->samples_min, &out_command->samples_max,
-               &budget_us) != 5 ||
-        out_command->samples_min < 1 || out_command->samples_max > SAMPLES_MAX) {
+    if (sscanf(line, "%31s %zu %d %d %lld", name, &out_command->count, &out_command->samples_min,
+               &out_command->samples_max, &budget_us)
+            != 5
+        || out_command->samples_min < 1 || out_command->samples_max > SAMPLES_MAX) {
         fprintf(stderr, "not a command: %s", line);
         exit(1);
     }
@@ -399,8 +402,8 @@ int bench_serve(const struct bench_driver *driver, int argc, char **argv)
     cpu_set_t allowed;
 
     if (argc != 4 || driver->nranks > RANKS_MAX) {
-        fprintf(stderr, "usage: %s DIRECTORY MAX_BYTES PIN, on at most %d ranks; started by benchmarks/peers/run\n", argv[0],
-                RANKS_MAX);
+        fprintf(stderr, "usage: %s DIRECTORY MAX_BYTES PIN, on at most %d ranks; started by benchmarks/peers/run\n",
+                argv[0], RANKS_MAX);
         return 2;
     }
     const size_t bytes = (size_t)strtoull(argv[2], NULL, 10);

@@ -1,12 +1,12 @@
 /* What the drivers of all libraries share, so that they differ in the calls under test and in nothing else: buffers,
  * contents, checks, the timed loop, the statistics and the conversation with benchmarks/peers/run.
  *
- * One set of processes per library lives for the whole benchmark and sleeps unless it is its turn. The ranks of a set meet
- * in a page of shared memory of the benchmark's own, never through the library under test.
+ * One set of processes per library lives for the whole benchmark and sleeps unless it is its turn. The ranks of a set
+ * meet in a page of shared memory of the benchmark's own, never through the library under test.
  *
- * A turn: fill the buffers, call once, check; warm up; then samples. A sample is a batch of calls back to back (one call
- * where a call takes 20 us or more, else as many as fill 20 us), started from a common barrier; its time per call is that of
- * the slowest rank. The last call is checked too. Reported: median, minimum and p99 over the samples. */
+ * A turn: fill the buffers, call once, check; warm up; then samples. A sample is a batch of calls back to back (one
+ * call where a call takes 20 us or more, else as many as fill 20 us), started from a common barrier; its time per
+ * call is that of the slowest rank. The last call is checked too. Reported: median, minimum, p99 of the samples. */
 #ifndef HOCKET_PEERS_BENCH_LOOP_H
 #define HOCKET_PEERS_BENCH_LOOP_H
 
@@ -26,8 +26,8 @@ enum bench_coll {
     BENCH_COLL_COUNT
 };
 
-/** One call: float sum, root 0. `count` is elements of one block: the whole buffer for all_reduce and broadcast, the part
- *  of one rank for the others. broadcast works on `recv` alone. */
+/** One call: float sum, root 0. `count` is elements of one block: the whole buffer for all_reduce and broadcast, the
+ *  part of one rank for the others. broadcast works on `recv` alone. */
 struct bench_call {
     enum bench_coll coll;
     size_t count;

@@ -1,11 +1,11 @@
 """The least time a collective can take on this machine, from what benchmarks/probe.c measured.
 
-Bytes: every input byte is read once and every output byte written once, by some core. With n the larger buffer of a rank and p
-ranks: all_reduce and all_to_all read p n and write p n; reduce_scatter reads p n and writes n; all_gather reads n and writes
-p n; broadcast reads n and writes (p - 1) n. Divided by the greatest rate of reading and writing that any kernel of the probe
-reached with as much data per core.
-Latency: one cache line from core to core; where r ranks share a core, r - 1 switches between them. A lower bound, not an
-estimate: data that another core wrote last never comes at the rate of one's own cache."""
+Bytes: every input byte is read once and every output byte written once, by some core. With n the larger buffer of a
+rank and p ranks: all_reduce and all_to_all read p n and write p n; reduce_scatter reads p n and writes n; all_gather
+reads n and writes p n; broadcast reads n and writes (p - 1) n. Divided by the greatest rate of reading and writing
+that any kernel of the probe reached with as much data per core.
+Latency: one cache line from core to core; where r ranks share a core, r - 1 switches between them.
+A lower bound, not an estimate: data that another core wrote last never comes at the rate of one's own cache."""
 import math
 
 

@@ -1,8 +1,8 @@
-// Gloo under benchmarks/peers/run: TCP on loopback, its only transport for host memory. Ranks find each other in files of
-// the benchmark's directory; rank and size come from the environment of `hocket run`. Options objects are made once per turn
-// and used again, as Gloo's own benchmark does. Where there are two ways, a few calls before each turn find the faster:
-// all_reduce by ring or bcube; reduce_scatter by its own class or as an all_reduce of which each rank keeps its block (as
-// PyTorch does). Both ways work in place.
+// Gloo under benchmarks/peers/run: TCP on loopback, its only transport for host memory. Ranks find each other in
+// files of the benchmark's directory; rank and size come from the environment of `hocket run`. Options objects are
+// made once per turn and used again, as Gloo's own benchmark does. Where there are two ways, a few calls before each
+// turn find the faster: all_reduce by ring or bcube; reduce_scatter by its own class or as an all_reduce of which
+// each rank keeps its block (as PyTorch does). Both ways work in place.
 #include <gloo/allgather.h>
 #include <gloo/allreduce.h>
 #include <gloo/alltoall.h>
@@ -28,7 +28,8 @@
 
 #include "bench_loop.h"
 
-namespace {
+namespace
+{
 
 using Options = gloo::AllreduceOptions;
 
@@ -48,8 +49,8 @@ void sum(void *out, const void *a, const void *b, size_t count)
     gloo::sum<float>(static_cast<float *>(out), static_cast<const float *>(a), static_cast<const float *>(b), count);
 }
 
-// The mean of eight calls after one, in microseconds (the mean: some calls wait 40 ms for an acknowledgement of TCP); the
-// greatest of these over the ranks, so that all ranks decide alike.
+// The mean of eight calls after one, in microseconds (the mean: some calls wait 40 ms for an acknowledgement of TCP);
+// the greatest of these over the ranks, so that all ranks decide alike.
 float try_out(const Bench &bench, const std::function<void()> &call)
 {
     call();
@@ -60,7 +61,8 @@ float try_out(const Bench &bench, const std::function<void()> &call)
     Options greatest(bench.context);
     greatest.setOutput(&mean, 1);
     greatest.setReduceFunction([](void *out, const void *a, const void *b, size_t count) {
-        gloo::max<float>(static_cast<float *>(out), static_cast<const float *>(a), static_cast<const float *>(b), count);
+        gloo::max<float>(static_cast<float *>(out), static_cast<const float *>(a), static_cast<const float *>(b),
+                         count);
     });
     gloo::allreduce(greatest);
     return mean;
@@ -107,7 +109,8 @@ void run_reduce_scatter(Bench &bench, const bench_call &call)
         return;
     }
     gloo::allreduce(*bench.all_reduce);
-    std::memmove(call.send, call.send + call.count * static_cast<size_t>(bench.context->rank), call.count * sizeof(float));
+    std::memmove(call.send, call.send + call.count * static_cast<size_t>(bench.context->rank),
+                 call.count * sizeof(float));
 }
 
 void make(Bench &bench, const bench_call &call)

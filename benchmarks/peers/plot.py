@@ -1,5 +1,5 @@
-"""The picture: time over size, both logarithmic; one panel per collective, one row of panels per number of ranks; the physical
-bound as a dashed line. Plain SVG without scripts or outside fonts."""
+"""The picture: time over size, both logarithmic; one panel per collective, one row of panels per number of ranks; the
+physical bound as a dashed line. Plain SVG without scripts or outside fonts."""
 import math
 from xml.sax.saxutils import escape
 
@@ -7,17 +7,22 @@ import report
 
 # Colours that people with any colour vision can tell apart (Okabe and Ito); each library has its own mark too.
 COLOURS = ['#0072b2', '#d55e00', '#009e73', '#cc79a7', '#e69f00', '#56b4e9']
+TIMES = {-3: '1 ns', -2: '10 ns', -1: '100 ns', 0: '1 µs', 1: '10 µs', 2: '100 µs', 3: '1 ms', 4: '10 ms',
+         5: '100 ms', 6: '1 s'} # by power of ten of a microsecond
 PANEL_WIDTH, PANEL_HEIGHT, LEFT, TOP, GAP_X, GAP_Y = 250, 210, 62, 92, 62, 66
 
 
 def mark(kind, x, y, colour):
-    shapes = [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3"', f'<rect x="{x - 2.8:.1f}" y="{y - 2.8:.1f}" width="5.6" height="5.6"',
-              f'<path d="M{x:.1f} {y - 3.6:.1f} l3.4 6 h-6.8 z"', f'<path d="M{x:.1f} {y - 3.8:.1f} l3.8 3.8 l-3.8 3.8 l-3.8 -3.8 z"']
+    shapes = [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3"',
+              f'<rect x="{x - 2.8:.1f}" y="{y - 2.8:.1f}" width="5.6" height="5.6"',
+              f'<path d="M{x:.1f} {y - 3.6:.1f} l3.4 6 h-6.8 z"',
+              f'<path d="M{x:.1f} {y - 3.8:.1f} l3.8 3.8 l-3.8 3.8 l-3.8 -3.8 z"']
     return f'{shapes[kind % len(shapes)]} fill="{colour}"/>'
 
 
 def label(x, y, text, anchor='middle', size=11, colour='#333'):
-    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" font-size="{size}" fill="{colour}">{escape(text)}</text>'
+    where = f'x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"'
+    return f'<text {where} font-size="{size}" fill="{colour}">{escape(text)}</text>'
 
 
 class Axes:
@@ -35,15 +40,14 @@ class Axes:
                 self.y + PANEL_HEIGHT * (ceiling - math.log10(us)) / (ceiling - floor))
 
     def draw(self, sizes, title):
-        out = [f'<rect x="{self.x}" y="{self.y}" width="{PANEL_WIDTH}" height="{PANEL_HEIGHT}" fill="none" stroke="#999"/>',
+        size = f'width="{PANEL_WIDTH}" height="{PANEL_HEIGHT}"'
+        out = [f'<rect x="{self.x}" y="{self.y}" {size} fill="none" stroke="#999"/>',
                label(self.x + PANEL_WIDTH / 2, self.y - 8, title, size=13, colour='#000')]
         floor, ceiling = self.time_range
         for power in range(floor, ceiling + 1):
             y = self.place(sizes[0], 10.0 ** power)[1]
             out.append(f'<path d="M{self.x} {y:.1f} h{PANEL_WIDTH}" stroke="#ddd"/>')
-            text = {-3: '1 ns', -2: '10 ns', -1: '100 ns', 0: '1 µs', 1: '10 µs', 2: '100 µs', 3: '1 ms', 4: '10 ms', 5: '100 ms',
-                    6: '1 s'}.get(power, f'1e{power} µs')
-            out.append(label(self.x - 5, y + 4, text, 'end'))
+            out.append(label(self.x - 5, y + 4, TIMES.get(power, f'1e{power} µs'), 'end'))
         last = -100.0
         for size in sizes:
             x = self.place(size, 10.0 ** floor)[0]
@@ -72,7 +76,8 @@ def panel(axes, cases, libraries, title):
         out.append(line(bounds, '#000', dashed=True))
     for index, one in reversed(list(enumerate(libraries))): # hocket last, on top
         colour = COLOURS[index % len(COLOURS)]
-        points = [axes.place(case['bytes'], case['median_us'][one['key']]) for case in cases if one['key'] in case['median_us']]
+        points = [axes.place(case['bytes'], case['median_us'][one['key']])
+                  for case in cases if one['key'] in case['median_us']]
         if points:
             out.append(line(points, colour))
             out += [mark(index, px, py, colour) for px, py in points]
@@ -83,7 +88,8 @@ def legend(libraries):
     out, x = [], LEFT
     for index, one in enumerate(libraries):
         colour = COLOURS[index % len(COLOURS)]
-        out += [line([(x, 52), (x + 26, 52)], colour), mark(index, x + 13, 52, colour), label(x + 32, 56, one['name'], 'start', 12)]
+        out += [line([(x, 52), (x + 26, 52)], colour), mark(index, x + 13, 52, colour),
+                label(x + 32, 56, one['name'], 'start', 12)]
         x += 50 + 8 * len(one['name'])
     return out + [line([(x, 52), (x + 26, 52)], '#000', dashed=True), label(x + 32, 56, 'physical bound', 'start', 12)]
 
@@ -97,7 +103,8 @@ def svg(result):
     about = f"{machine['cpu']}, {machine['cores']} cores; {result['when'][:10]}; lower is better"
     out = [f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}" '
            'font-family="sans-serif" role="img">', '<title>Time of collectives over size</title>',
-           f'<desc>{escape(result["command"])}; {escape(about)}</desc>', f'<rect width="{width}" height="{height}" fill="#fff"/>',
+           f'<desc>{escape(result["command"])}; {escape(about)}</desc>',
+           f'<rect width="{width}" height="{height}" fill="#fff"/>',
            label(LEFT, 26, 'Time per call over size of the larger buffer of a rank', 'start', 16, '#000'),
            label(width - 20, 26, about, 'end', 12)]
     out += legend(result['libraries'])

@@ -1,5 +1,5 @@
-"""The tables: per number of ranks and collective one row per size, with the time of each library, hocket's as a ratio to each,
-and the physical bound beside; then what they say together."""
+"""The tables: per number of ranks and collective one row per size, with the time of each library, hocket's as a ratio
+to each, and the physical bound beside; then what they say together."""
 import math
 import statistics
 
@@ -54,7 +54,8 @@ def table(cases, libraries, limit):
     keys = [one['key'] for one in libraries if any(one['key'] in case['median_us'] for case in cases)]
     names = {one['key']: one['name'] for one in libraries}
     others = [key for key in keys if key != 'hocket'] if 'hocket' in keys else []
-    heads = ['size'] + [names[key] for key in keys] + ['/' + names[key] for key in others] + ['/best', 'bound', 'bound/hocket']
+    heads = ['size'] + [names[key] for key in keys] + ['/' + names[key] for key in others]
+    heads += ['/best', 'bound', 'bound/hocket']
     rows = []
     for case in cases:
         row = [size_text(case['bytes']) if case['bytes'] else '']
@@ -82,8 +83,9 @@ def summary(result, limit):
         for key in names:
             ratios = [case['ratio'][key] for case in cases if key in case['ratio']]
             if ratios:
-                lines.append(f'{ranks} ranks, hocket / {names[key]}: geometric mean {ratio_text(mean_ratio(ratios))}, least '
-                             f'{ratio_text(min(ratios))}, greatest {ratio_text(max(ratios))}, over {len(ratios)} cases')
+                lines.append(f'{ranks} ranks, hocket / {names[key]}: geometric mean {ratio_text(mean_ratio(ratios))}, '
+                             f'least {ratio_text(min(ratios))}, greatest {ratio_text(max(ratios))}, over {len(ratios)} '
+                             'cases')
         slower = sorted((case for case in cases if case['ratio_to_best'] and case['ratio_to_best'] > limit),
                         key=lambda case: -case['ratio_to_best'])
         compared = sum(case['ratio_to_best'] is not None for case in cases)
@@ -114,7 +116,8 @@ def probe_lines(probe):
         return ['no bounds: the probe did not run']
     sizes = probe['working_set_bytes']
     lines = [f"cache line, core to core: {probe['line_ns']:.0f} ns one way; switch between two threads of a core: "
-             f"{probe['switch_ns']:.0f} ns; GB/s read + written, {probe['cores']} cores together, by working set per core:"]
+             f"{probe['switch_ns']:.0f} ns",
+             f"GB/s read + written, {probe['cores']} cores together, by working set per core:"]
     rates = probe['gbps']['all_cores']
     lines.append(f"{'':16}" + ''.join(f'{size_text(size):>8}' for size in sizes))
     lines += [f'{name:16}' + ''.join(f'{rate:8.1f}' for rate in row) for name, row in rates.items()]
@@ -124,26 +127,31 @@ def probe_lines(probe):
 def text(result):
     machine, noise = result['machine'], noise_of(result)
     limit = max(noise or NOISE, 1.001)
-    lines = [result['command'], f"{result['when']}, {result['seconds']} s; load average before {result['load_before']:.2f}, "
-                                f"after {result['load_after']:.2f}",
-             f"{machine['cpu']}, {machine['cores']} cores, {', '.join(machine['caches'])}, {machine['memory_gib']} GiB; "
+    lines = [result['command'],
+             f"{result['when']}, {result['seconds']} s; load average before {result['load_before']:.2f}, after "
+             f"{result['load_after']:.2f}",
+             f"{machine['cpu']}, {machine['cores']} cores, {', '.join(machine['caches'])}, {machine['memory_gib']} GiB, "
              f"{machine['system']}, Linux {machine['kernel']}", '']
-    lines += [f"{one['name'].removesuffix(' ' + one['version'])} {one['version']}: {one['settings']}" for one in result['libraries']]
+    lines += [f"{one['name'].removesuffix(' ' + one['version'])} {one['version']}: {one['settings']}"
+              for one in result['libraries']]
     lines += [f"left out: {one['key']}: {one['reason']}" for one in result['missing']]
     lines += [f"FAILED: {one['key']} on {one['ranks']} ranks: {one['reason']}" for one in result['failures']]
     lines += [f"all: {'each rank on its core where ranks fit' if result['pinned'] else 'not pinned'}; malloc "
               f"{'keeps freed memory' if result['malloc'] else 'at its defaults'}", '']
-    lines += ['Times in microseconds: a sample is a batch of calls of at least 20 us, its time that of the slowest rank; median '
-              f"over the samples of a turn ({result['budget_ms']} ms), then over {result['rounds']} interleaved rounds.",
-              'Ratios are hocket / other: below 1, hocket is faster. float, sum, root 0; size = larger buffer of a rank. Calls of '
-              'broadcast overlap: its root does not wait, so a small one may take less than the latency bound.',
+    lines += ['Times in microseconds: a sample is a batch of calls of at least 20 us, its time that of the slowest '
+              f"rank; median over the samples of a turn ({result['budget_ms']} ms), then over {result['rounds']} interleaved "
+              'rounds.',
+              'Ratios are hocket / other: below 1, hocket is faster. float, sum, root 0; size = larger buffer of a '
+              'rank. Calls of broadcast overlap: its root does not wait, so a small one may take less than the latency '
+              'bound.',
               f"\"slower\": more than {limit:.2f} times the best peer" +
               (', the factor within which nine of ten cases of two equal sets agree.' if noise else '.')]
     for ranks in sorted({case['ranks'] for case in result['cases']}):
         for coll in dict.fromkeys(case['coll'] for case in result['cases']):
             cases = [case for case in result['cases'] if case['ranks'] == ranks and case['coll'] == coll]
             if cases:
-                lines += ['', f"{coll}, {ranks} ranks on {machine['cores']} cores", table(cases, result['libraries'], limit)]
+                lines += ['', f"{coll}, {ranks} ranks on {machine['cores']} cores",
+                          table(cases, result['libraries'], limit)]
     lines += [''] + summary(result, limit) + cpu_lines(result)
     lines += [f'wrong elements: {wrong(result)}', ''] + probe_lines(result['probe'])
     return '\n'.join(lines) + '\n'

@@ -84,7 +84,7 @@ class Set:
         return self.guard(step)
 
     def end(self):
-        """End of the conversation: rank 0 reads the end of file, all ranks leave. By force where that takes too long."""
+        """End of the conversation: rank 0 reads the end of file and all ranks leave; by force where that takes long."""
         if self.commands < 0:
             return
         os.close(self.commands)

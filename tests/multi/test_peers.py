@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""The comparison with other libraries (benchmarks/peers/run), with hocket alone and tiny sizes. What could break: a driver that
-does not build, a conversation that hangs, wrong results that pass, output that does not parse, processes or shared memory left
-behind. Usage: test_peers.py HOCKET SOURCE_ROOT"""
+"""The comparison with other libraries (benchmarks/peers/run), with hocket alone and tiny sizes. What could break: a
+driver that does not build, a conversation that hangs, wrong results that pass, output that does not parse, processes
+or shared memory left behind. Usage: test_peers.py HOCKET SOURCE_ROOT"""
 import argparse
 import glob
 import json
@@ -17,8 +17,8 @@ import xml.dom.minidom
 HOCKET, ROOT = os.path.abspath(sys.argv.pop(1)), os.path.abspath(sys.argv.pop(1))
 PEERS = os.path.join(ROOT, 'benchmarks', 'peers')
 RUN = os.path.join(PEERS, 'run')
-SMALL = ['--quick', '--only', 'hocket', '--no-build', '--build', os.path.dirname(HOCKET), '--ranks', '2', '--rounds', '2',
-         '--budget-ms', '2']
+SMALL = ['--quick', '--only', 'hocket', '--no-build', '--build', os.path.dirname(HOCKET), '--ranks', '2', '--rounds',
+         '2', '--budget-ms', '2']
 SECONDS = 100
 
 sys.dont_write_bytecode = True
@@ -40,7 +40,8 @@ FAILING_CALL = ('return 0; }', 'return -1; }')
 
 
 def run(*arguments):
-    return subprocess.run([sys.executable, RUN, *arguments], text=True, capture_output=True, timeout=SECONDS, check=False)
+    return subprocess.run([sys.executable, RUN, *arguments], text=True, capture_output=True, timeout=SECONDS,
+                          check=False)
 
 
 def shared_directories():
@@ -101,8 +102,8 @@ class Peers(unittest.TestCase):
         self.assertIn('./quickstart', done.stderr)
 
     def test_absent_library_is_reported(self):
-        done = run(*SMALL[:2], 'hocket,ghost', *SMALL[3:], '--mpi', f'ghost={self.folder.name}', '--colls', 'barrier', '--out',
-                   self.path('out'))
+        done = run(*SMALL[:2], 'hocket,ghost', *SMALL[3:], '--mpi', f'ghost={self.folder.name}', '--colls', 'barrier',
+                   '--out', self.path('out'))
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertIn('ghost is left out: no ', done.stderr)
         self.assertIn('left out: ghost', done.stdout)
@@ -125,14 +126,15 @@ class Peers(unittest.TestCase):
     def driver(self, source):
         with open(self.path('driver.c'), 'w', encoding='utf-8') as file:
             file.write(source)
-        subprocess.run(['cc', '-D_GNU_SOURCE', '-I', PEERS, os.path.join(PEERS, 'bench_loop.c'), self.path('driver.c'), '-o',
-                        self.path('driver')], check=True)
+        subprocess.run(['cc', '-D_GNU_SOURCE', '-I', PEERS, os.path.join(PEERS, 'bench_loop.c'), self.path('driver.c'),
+                        '-o', self.path('driver')], check=True)
         return {'key': 'test', 'program': self.path('driver'), 'env': {},
                 'launch': lambda ranks, crowded: [HOCKET, 'run', '-n', str(ranks)]}
 
     def turns(self, library, colls):
         """(what a driver says of a turn of each collective, the reason of its failure)"""
-        options = argparse.Namespace(buffer_bytes=8192, pin=True, keep_malloc=True, samples_min=5, samples_max=5, budget_ms=1)
+        options = argparse.Namespace(buffer_bytes=8192, pin=True, keep_malloc=True, samples_min=5, samples_max=5,
+                                     budget_ms=1)
         one = sets.Set(library, 2, False, options, self.folder.name)
         one.await_ready()
         said = [one.turn(coll, 64, options) for coll in colls]
