@@ -10,6 +10,7 @@
 #include "hocket/status.h"
 #include "hocket/stream.h"
 #include "hocket/topo.h"
+#include "hocket/tune.h"
 #include "hocket/types.h"
 
 #endif

@@ -74,15 +74,20 @@ struct hkt_choice_query {
     int registered;          /* 1: the buffers are memory of hkt_mem_alloc */
     double crowd;            /* ranks per core, at least 1 */
 };
+#define HKT_PRICE_COUNT 25   /* rows of the cost model: see hocket/tune.h */
+
 /** One registry row of the collective, as the choice sees it. */
 struct hkt_candidate {
     const char *algo;
     const char *unfit;       /* "" or why it does not serve the case; predicted_us is then 0 */
     double predicted_us;
+    double terms_us[HKT_PRICE_COUNT]; /* of predicted_us, by price */
+    double measured_us;      /* of the chosen one, where `hocket tune` measured it; else 0 */
     int chosen;
 };
-/** What a communicator of this kind would weigh, best first, unfit ones last. *out_count is what there are; at most
- *  `capacity` are stored.
+/** What a communicator of this kind would weigh, the chosen first, then by predicted time, unfit ones last. *out_count is
+ *  what there are; at most `capacity` are stored. Measured choices count if the file of `hocket tune` has them for this
+ *  machine and nranks on one host.
  *  Errors   INVALID: no such transport or ranks */
 HKT_API HKT_NODISCARD enum hkt_status hkt_plan_candidates(const struct hkt_choice_query *query,
                                                           struct hkt_candidate *out_candidates, int capacity,

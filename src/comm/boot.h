@@ -64,6 +64,9 @@ HKT_NODISCARD enum hkt_status hkt__boot_meet(const struct hkt__boot_id *id, int 
 /** bytes from each rank, in rank order, to all: out has nranks * bytes. Collective; only before the monitor starts. */
 HKT_NODISCARD enum hkt_status hkt__boot_all_gather(struct hkt__boot *boot, const void *in, size_t bytes, void *out);
 
+/** bytes from rank 0 to all, in place. Collective, likewise. */
+HKT_NODISCARD enum hkt_status hkt__boot_broadcast(struct hkt__boot *boot, void *data, size_t bytes);
+
 /** Numeric address of this host as peers saw or may use it (the local address of the link to the root). */
 const char *hkt__boot_local_address(const struct hkt__boot *boot);
 

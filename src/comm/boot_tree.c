@@ -48,6 +48,7 @@ struct gather {
     struct hkt__boot *boot;
     unsigned char *out;
     size_t bytes;
+    bool is_broadcast;             /* rank 0's bytes are all there is */
     int64_t deadline_ns;
 };
 
@@ -57,6 +58,10 @@ static void subtree_ranges(const struct gather *gather, int rank, struct transfe
     const int64_t nranks = gather->boot->nranks;
     int64_t first = rank, width = 1;
 
+    if (gather->is_broadcast) {
+        transfer->ranges[transfer->count++] = (struct iovec){.iov_base = gather->out, .iov_len = gather->bytes};
+        return;
+    }
     for (; first < nranks; first = 2 * first + 1, width *= 2) {
         const int64_t count = first + width <= nranks ? width : nranks - first;
 
@@ -275,23 +280,47 @@ static void gather_failed(struct hkt__boot *boot, enum hkt_status status)
     boot->gather_status = status;
 }
 
+static enum hkt_status check_open(const struct hkt__boot *boot)
+{
+    if (boot->is_monitored)
+        return hkt__fail(HKT_ERR_BUG, "an exchange of the bootstrap after its monitor started");
+    if (boot->gather_status < 0)
+        return hkt__fail(HKT_ERR_FAILED, "an earlier exchange of the setup failed (%s)",
+                         hkt_status_name(boot->gather_status));
+    return HKT_OK;
+}
+
+enum hkt_status hkt__boot_broadcast(struct hkt__boot *boot, void *data, size_t bytes)
+{
+    const struct gather gather = {.boot = boot, .out = data, .bytes = bytes, .is_broadcast = true,
+                                  .deadline_ns = hkt__now_ns() + boot->timeout_ms * NS_PER_MS};
+    enum hkt_status status = check_open(boot);
+
+    if (status < 0)
+        return status;
+    status = parent_run(&gather, RECEIVING);
+    if (status == HKT_OK)
+        status = children_run(&gather, SENDING);
+    boot->gather_seq++;
+    if (status < 0)
+        gather_failed(boot, status);
+    return status;
+}
+
 enum hkt_status hkt__boot_all_gather(struct hkt__boot *boot, const void *in, size_t bytes, void *out)
 {
     const struct gather gather = {.boot = boot, .out = out, .bytes = bytes,
                                   .deadline_ns = hkt__now_ns() + boot->timeout_ms * NS_PER_MS};
+    enum hkt_status status = check_open(boot);
     size_t total;
 
-    if (boot->is_monitored)
-        return hkt__fail(HKT_ERR_BUG, "an all-gather of the bootstrap after its monitor started");
-    if (boot->gather_status < 0)
-        return hkt__fail(HKT_ERR_FAILED, "an earlier exchange of the setup failed (%s)",
-                         hkt_status_name(boot->gather_status));
+    if (status < 0)
+        return status;
     if (__builtin_mul_overflow((size_t)boot->nranks, bytes, &total))
         return hkt__fail(HKT_ERR_INVALID, "%zu bytes from each of %d ranks are too many", bytes, boot->nranks);
     if (bytes > 0)
         memmove(gather.out + (size_t)boot->rank * bytes, in, bytes);
-    enum hkt_status status = children_run(&gather, RECEIVING);
-
+    status = children_run(&gather, RECEIVING);
     if (status == HKT_OK)
         status = parent_run(&gather, SENDING);
     if (status == HKT_OK)

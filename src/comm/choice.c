@@ -1,17 +1,75 @@
-/* The choice of algorithm, laid open: what a communicator weighs for a case, without a communicator. */
+/* The choice of algorithm, laid open: what is weighed for a case, by a communicator or without one. */
+#include <sched.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "comm/comm_int.h"
+#include "core/mem.h"
+#include "hocket/tune.h"
+
+/** What one choice depends on, but for the case. */
+struct weighing {
+    const struct hkt__select_args *args;
+    const struct hkt__prices *prices;
+    struct hkt__work_table *table;
+    const struct hkt__algo *forced;          /* NULL: free choice */
+};
 
 static int by_time(const void *a, const void *b)
 {
     const struct hkt_candidate *x = a, *y = b;
     const bool x_fits = x->unfit[0] == '\0', y_fits = y->unfit[0] == '\0';
 
+    if (x->chosen != y->chosen)
+        return y->chosen - x->chosen;
     if (x_fits != y_fits)
         return y_fits - x_fits;
     return (x->predicted_us > y->predicted_us) - (x->predicted_us < y->predicted_us);
+}
+
+static enum hkt_status weigh(const struct weighing *w, const struct hkt__algo *algo, struct hkt_candidate *out_candidate)
+{
+    struct hkt_candidate candidate = {.algo = algo->info.name, .unfit = hkt__unfit(algo, w->args)};
+    double ns = 0;
+    enum hkt_status rc = HKT_OK;
+
+    if (candidate.unfit[0] == '\0')
+        rc = hkt__select_predict(algo, w->args, w->prices, w->table, candidate.terms_us, &ns);
+    candidate.predicted_us = ns / 1e3;
+    for (int i = 0; i < HKT__PRICE_COUNT; i++)
+        candidate.terms_us[i] /= 1e3;
+    *out_candidate = candidate;
+    return rc;
+}
+
+static enum hkt_status weigh_all(const struct weighing *w, struct hkt_candidate *out_candidates, int capacity, int *out_count)
+{
+    const struct hkt__tune_row *tuned = hkt__select_tuned(w->args);
+    struct hkt__choice choice = {w->forced, false};
+    enum hkt_status rc = w->forced == NULL ? hkt__select(w->args, w->prices, w->table, &choice) : HKT_OK;
+    int count = 0;
+
+    if (rc == HKT_ERR_UNSUPPORTED)
+        rc = HKT_OK; /* the list says why each does not serve */
+    for (int i = 0; i < hkt__algo_count && rc == HKT_OK; i++) {
+        struct hkt_candidate candidate;
+
+        if (hkt__algos[i].info.coll != w->args->coll)
+            continue;
+        rc = weigh(w, &hkt__algos[i], &candidate);
+        candidate.chosen = &hkt__algos[i] == choice.algo;
+        candidate.measured_us = candidate.chosen && choice.is_tuned ? tuned->measured_us : 0;
+        if (count < capacity)
+            out_candidates[count] = candidate;
+        count++;
+    }
+    if (rc < 0)
+        return rc;
+    if (count > 0 && capacity > 0)
+        qsort(out_candidates, (size_t)(count < capacity ? count : capacity), sizeof *out_candidates, by_time);
+    *out_count = count;
+    return HKT_OK;
 }
 
 static enum hkt_status find_caps(const char *transport, struct hkt__tp_caps *out_caps)
@@ -27,56 +85,78 @@ static enum hkt_status find_caps(const char *transport, struct hkt__tp_caps *out
     return hkt__fail(HKT_ERR_INVALID, "there is no transport \"%s\": thread, shm or tcp", transport != NULL ? transport : "");
 }
 
+/** Measured choices for a job on this host that is only thought of. Gives *out_tune; NULL: none. */
+static enum hkt_status load_tune(const struct hkt__settings *settings, int nranks, struct hkt__tune **out_tune)
+{
+    struct hkt__tune_key key;
+    cpu_set_t cpus;
+
+    CPU_ZERO(&cpus);
+    (void)sched_getaffinity(0, sizeof cpus, &cpus);
+    hkt__tune_key_make(nranks, CPU_COUNT(&cpus) > 0 ? CPU_COUNT(&cpus) : 1, &key);
+    return hkt__tune_load(settings, &key, out_tune);
+}
+
+static bool query_is_sound(const struct hkt_choice_query *query, const int *out_count)
+{
+    return query != NULL && out_count != NULL && query->coll >= 0 && query->coll < HKT_COLL_COUNT;
+}
+
 enum hkt_status hkt_plan_candidates(const struct hkt_choice_query *query, struct hkt_candidate *out_candidates,
                                     int capacity, int *out_count)
 {
     const struct hkt__settings *settings;
-    struct hkt__work_table *table;
+    struct hkt__work_table *table = NULL;
+    struct hkt__tune *tune = NULL;
     struct hkt__prices prices;
     struct hkt__tp_caps caps;
     enum hkt_status rc;
-    int count = 0;
 
-    if (query == NULL || out_count == NULL || query->nranks < 1 || query->nranks > HKT_RANKS_MAX)
+    if (!query_is_sound(query, out_count) || query->nranks < 1 || query->nranks > HKT_RANKS_MAX)
         return hkt__fail(HKT_ERR_INVALID, "hkt_plan_candidates: query and out_count must not be NULL, ranks 1..%d",
                          HKT_RANKS_MAX);
     rc = hkt__settings_get(&settings);
     if (rc == HKT_OK)
         rc = find_caps(query->transport, &caps);
     if (rc == HKT_OK)
+        rc = load_tune(settings, query->nranks, &tune);
+    if (rc == HKT_OK)
         rc = hkt__work_table_create(&table);
     if (rc < 0)
-        return rc;
+        goto free_tune;
     const bool is_memory = (caps.flags & HKT__TP_MEMORY) != 0;
+    const int tuned = hkt__tune_find(tune, query->transport);
     const struct hkt__select_args args = {
         .coll = query->coll, .nranks = query->nranks, .in_place = query->in_place, .bytes = query->bytes,
         .direct_ok = is_memory, .user_ok = (caps.flags & HKT__TP_USER) != 0 || (is_memory && query->registered),
         .copy_ok = is_memory && settings->cma != 0, .ordered = settings->deterministic[0] != '\0',
-        .slice_bytes = (size_t)settings->slice_bytes};
+        .slice_bytes = (size_t)settings->slice_bytes, .scratch_bytes = (size_t)settings->scratch_bytes,
+        .tuned = tuned >= 0 ? &tune->tables[tuned] : NULL};
+    const struct weighing weighing = {&args, &prices, table, NULL};
 
     hkt__prices_init(&prices, caps.latency_ns, caps.ns_per_byte, is_memory, query->crowd);
-    for (int i = 0; i < hkt__algo_count && rc == HKT_OK; i++) {
-        const struct hkt__algo *algo = &hkt__algos[i];
-        struct hkt_candidate candidate = {.algo = algo->info.name};
-        double ns = 0;
-
-        if (algo->info.coll != query->coll)
-            continue;
-        candidate.unfit = hkt__unfit(algo, &args);
-        if (candidate.unfit[0] == '\0')
-            rc = hkt__select_predict(algo, &args, &prices, table, &ns);
-        candidate.predicted_us = ns / 1e3;
-        if (count < capacity)
-            out_candidates[count] = candidate;
-        count++;
-    }
+    if (tuned >= 0)
+        memcpy(prices.price, tune->tables[tuned].price, sizeof prices.price);
+    rc = weigh_all(&weighing, out_candidates, capacity, out_count);
     hkt__work_table_destroy(table);
-    if (rc < 0)
-        return rc;
-    if (count > 0 && capacity > 0) {
-        qsort(out_candidates, (size_t)(count < capacity ? count : capacity), sizeof *out_candidates, by_time);
-        out_candidates[0].chosen = out_candidates[0].unfit[0] == '\0';
-    }
-    *out_count = count;
-    return HKT_OK;
+
+free_tune:
+    hkt__free(tune);
+    return rc;
+}
+
+enum hkt_status hkt_comm_candidates(struct hkt_comm *comm, const struct hkt_choice_query *query,
+                                    struct hkt_candidate *out_candidates, int capacity, int *out_count)
+{
+    if (comm == NULL || !query_is_sound(query, out_count))
+        return hkt__fail(HKT_ERR_INVALID, "hkt_comm_candidates: comm, query and out_count must not be NULL");
+    const struct hkt__select_args args = {
+        .coll = query->coll, .nranks = comm->nranks, .in_place = query->in_place, .bytes = query->bytes,
+        .direct_ok = comm->routes.all_memory,
+        .user_ok = comm->routes.all_user || (comm->routes.all_memory && query->registered),
+        .copy_ok = comm->routes.all_copy, .ordered = comm->options.ordered, .slice_bytes = comm->options.slice_bytes,
+        .scratch_bytes = comm->env.scratch_bytes, .tuned = hkt__comm_tuned(comm)};
+    const struct weighing weighing = {&args, &comm->routes.prices, comm->work, comm->options.forced[query->coll]};
+
+    return weigh_all(&weighing, out_candidates, capacity, out_count);
 }

@@ -19,6 +19,8 @@ struct contribution {
     uint32_t copies;                 /* 1: this rank can copy from and to the memory of all others */
     char text[248];
     uint64_t agreed[HKT__AGREED_COUNT]; /* see agreed_names */
+    struct hkt__prices prices;       /* the first member's are everybody's, */
+    int32_t tuned;                   /* as is its table of measured choices: all must choose alike */
     uint32_t bytes[HKT__TRANSPORTS_MAX];
     unsigned char blobs[HKT__TRANSPORTS_MAX][HKT__TP_BLOB_MAX];
 };
@@ -69,6 +71,24 @@ static enum hkt_status choose_routes(struct hkt_comm *comm)
     return HKT_OK;
 }
 
+/** The transports in use, by name. */
+static void label_routes(struct hkt_comm *comm)
+{
+    struct hkt__routes *routes = &comm->routes;
+    size_t used = 0;
+
+    for (int t = 0; t < comm->job->ntransports; t++) {
+        bool is_used = false;
+
+        for (int r = 0; r < comm->nranks; r++)
+            is_used |= routes->tp_of[r] == t;
+        if (is_used && used < sizeof routes->label)
+            used += (size_t)snprintf(routes->label + used, sizeof routes->label - used, "%s%s", used > 0 ? "+" : "",
+                                     hkt__transport_get(t)->name);
+    }
+}
+
+/** What moving things over the routes costs, as this rank sees it. */
 static void price_routes(struct hkt_comm *comm)
 {
     struct hkt__routes *routes = &comm->routes;
@@ -89,10 +109,11 @@ static void price_routes(struct hkt_comm *comm)
         latency_ns = caps.latency_ns > latency_ns ? caps.latency_ns : latency_ns;
         ns_per_byte = caps.ns_per_byte > ns_per_byte ? caps.ns_per_byte : ns_per_byte;
     }
-    /* Where ranks take turns on cores, a message costs a context switch: about 2 us, measured with yielding ranks. */
-    if (crowd > 1 && latency_ns < 2000)
-        latency_ns = 2000;
     hkt__prices_init(&routes->prices, latency_ns, ns_per_byte, routes->all_memory, crowd);
+    label_routes(comm);
+    routes->tuned = hkt__tune_find(comm->job->tune, routes->label);
+    if (routes->tuned >= 0)
+        memcpy(routes->prices.price, comm->job->tune->tables[routes->tuned].price, sizeof routes->prices.price);
 }
 
 /** Can this rank copy from and to the memory of all peers? */
@@ -117,6 +138,11 @@ static enum hkt_status open_domains(struct hkt_comm *comm, struct contribution *
         .crc = comm->options.crc};
     enum hkt_status rc = choose_routes(comm);
 
+    if (rc == HKT_OK) {
+        price_routes(comm);
+        own->prices = comm->routes.prices;
+        own->tuned = comm->routes.tuned;
+    }
     for (int r = 0; r < comm->nranks && rc == HKT_OK; r++) {
         const int t = comm->routes.tp_of[r];
         size_t bytes = 0;
@@ -226,9 +252,9 @@ static enum hkt_status connect_members(struct hkt_comm *comm, const struct hkt__
     for (int t = 0; t < HKT__TRANSPORTS_MAX && rc == HKT_OK; t++)
         if (comm->routes.doms[t] != NULL)
             rc = connect_domain(comm, t, all);
+    comm->routes.prices = all[0].prices;
+    comm->routes.tuned = all[0].tuned;
     hkt__free(all);
-    if (rc == HKT_OK)
-        price_routes(comm);
     return rc == HKT_OK ? map_memory(comm) : rc;
 }
 

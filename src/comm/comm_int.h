@@ -79,7 +79,9 @@ struct hkt__routes {
     bool all_memory, all_user;               /* every peer's window, every peer's memory is addressable */
     bool all_copy;                           /* every rank can copy from and to every peer's memory */
     struct hkt__tp *memory_tp;               /* the one that serves windows; NULL unless all_memory */
-    struct hkt__prices prices;               /* of the slowest transport in use */
+    struct hkt__prices prices;               /* of the slowest transport in use: the first member's count for all */
+    char label[32];                          /* the transports in use: "shm", "shm+tcp" */
+    int tuned;                               /* index of job->tune's table for them; -1: none. The first member's, too */
 };
 
 struct hkt__comm_options {
@@ -130,6 +132,11 @@ struct hkt__comm_params {
     void *exchange_arg;
 };
 HKT_NODISCARD enum hkt_status hkt__comm_create(const struct hkt__comm_params *params, struct hkt_comm **out_comm);
+/** Measured choices that hold for the communicator; NULL: none. */
+static inline const struct hkt__tune_table *hkt__comm_tuned(const struct hkt_comm *comm)
+{
+    return comm->routes.tuned < 0 ? NULL : &comm->job->tune->tables[comm->routes.tuned];
+}
 /** Bytes each member exchanges while a communicator is made. */
 size_t hkt__comm_contribution_bytes(void);
 /** Free without a word to peers. */

@@ -57,6 +57,7 @@ static enum hkt_status open_transports(struct hkt__job *job, const struct hkt__b
         if (!use)
             continue;
         if (ops->probe(job->settings) < 0) {
+            snprintf(job->absent[t], sizeof job->absent[t], "%s", hkt_last_error());
             hkt__log(HKT__SUB_TRANSPORT, HKT__LOG_INFO, "%s is not usable: %s", ops->name, hkt_last_error());
             continue;
         }
@@ -225,6 +226,9 @@ static enum hkt_status set_up_transports(struct hkt__job *job, const struct hkt_
     if (rc < 0)
         goto free_all;
     count_host(job, all);
+    rc = hkt__job_share_tune(job);
+    if (rc < 0)
+        goto free_all;
     rc = vote(job, reach_all(job, all, blobs, &view, ok), ok);
 
 free_all:
@@ -246,6 +250,7 @@ static void job_destroy(struct hkt__job *job)
         if (job->tps[t] != NULL)
             job->tps[t]->ops->close(job->tps[t]);
     pthread_mutex_destroy(&job->lock);
+    hkt__free(job->tune);
     hkt__free(job->usable);
     hkt__free(job->lost);
     hkt__free(job);
@@ -362,7 +367,7 @@ void hkt__job_explain_unreachable(const struct hkt__job *job, int rank, char *ou
 
     out_text[0] = '\0';
     for (int t = 0; t < job->ntransports && used < bytes; t++) {
-        const char *why = job->tps[t] == NULL ? "not allowed or not usable here" : "does not reach it";
+        const char *why = job->tps[t] != NULL ? "does not reach it" : job->absent[t][0] != '\0' ? job->absent[t] : "not allowed";
         const int n = snprintf(out_text + used, bytes - used, "%s%s: %s", used > 0 ? "; " : "",
                                hkt__transport_get(t)->name, why);
 

@@ -15,6 +15,8 @@
 #define HKT__TP_NONE 255
 
 struct hkt_comm;
+struct hkt__tune;
+struct hkt__tune_key;
 
 struct hkt__job {
     struct hkt__boot *boot;              /* NULL: a job of one rank */
@@ -23,6 +25,8 @@ struct hkt__job {
     int host_ranks, cores;               /* ranks on this host, cores they may use together */
     int ntransports;
     struct hkt__tp *tps[HKT__TRANSPORTS_MAX]; /* by preference; NULL: not usable here */
+    struct hkt__tune *tune;              /* rank 0's measured choices; NULL: none */
+    char absent[HKT__TRANSPORTS_MAX][256]; /* why a transport is NULL; "": it is not, or is not allowed */
     unsigned char *usable;               /* [rank * HKT__TRANSPORTS_MAX + t]: both sides of the pair agreed */
     _Atomic int aborted;                 /* transports stop waiting */
     pthread_mutex_t lock;                /* guards what follows; taken by the monitor thread too */
@@ -35,6 +39,17 @@ struct hkt__job {
 /** Meet and set up transports; collective. transports: allowed list. Gives *out_job with one reference. */
 HKT_NODISCARD enum hkt_status hkt__job_create(const struct hkt__boot_id *id, int nranks, int rank,
                                               const char *transports, struct hkt__job **out_job);
+/** What tables of measured choices must say to be valid on this host; transport is left empty. */
+void hkt__job_tune_key(const struct hkt__job *job, struct hkt__tune_key *out_key);
+/** The same for a job that is only thought of. */
+void hkt__tune_key_make(int host_ranks, int cores, struct hkt__tune_key *out_key);
+/** Tables of the file that HOCKET_TUNE names, or of the default one if it exists, that are valid for key. NULL: none.
+ *  Gives *out_tune, released by hkt__free. */
+HKT_NODISCARD enum hkt_status hkt__tune_load(const struct hkt__settings *settings, const struct hkt__tune_key *key,
+                                             struct hkt__tune **out_tune);
+/** Rank 0 reads its file, if there is one (HOCKET_TUNE), and all get what it says of this machine. Collective, while the
+ *  job is made. */
+HKT_NODISCARD enum hkt_status hkt__job_share_tune(struct hkt__job *job);
 /** Start listening for failures; before the first communicator is handed to the user. */
 HKT_NODISCARD enum hkt_status hkt__job_watch(struct hkt__job *job);
 /** Put a communicator on the list of those that hear of failures. */

@@ -53,6 +53,7 @@ static bool in_place_is_agreed(enum hkt_coll coll)
     return coll == HKT_ALL_REDUCE || coll == HKT_REDUCE_SCATTER || coll == HKT_ALL_GATHER || coll == HKT_ALL_TO_ALL;
 }
 
+/** What communicator and call say about a case. */
 static struct hkt__select_args select_args(const struct hkt__call *call)
 {
     const struct hkt_comm *comm = call->comm;
@@ -62,24 +63,24 @@ static struct hkt__select_args select_args(const struct hkt__call *call)
         .direct_ok = comm->routes.all_memory, .user_ok = comm->routes.all_user || call->registered,
         .copy_ok = comm->routes.all_copy, .ordered = comm->options.ordered,
         .bytes = hkt__vector_elems(call) * hkt_dtype_size(call->dtype),
-        .slice_bytes = comm->options.slice_bytes};
+        .slice_bytes = comm->options.slice_bytes, .scratch_bytes = comm->env.scratch_bytes, .tuned = hkt__comm_tuned(comm)};
 }
 
-static enum hkt_status choose(const struct hkt__call *call, const struct hkt__algo **out_algo)
+static enum hkt_status choose(const struct hkt__call *call, struct hkt__choice *out_choice)
 {
     const struct hkt_comm *comm = call->comm;
     const struct hkt__select_args args = select_args(call);
     const struct hkt__algo *forced = call->is_internal ? NULL : comm->options.forced[call->coll];
 
     if (forced == NULL)
-        return hkt__select(&args, &comm->routes.prices, comm->work, out_algo);
+        return hkt__select(&args, &comm->routes.prices, comm->work, out_choice);
     const char *why = hkt__unfit(forced, &args);
 
     if (why[0] != '\0')
         return hkt__fail(HKT_ERR_UNSUPPORTED, "%s: the forced algorithm %s does not serve %d ranks%s: %s",
                          hkt_coll_name(call->coll), forced->info.name, comm->nranks, args.in_place ? " in place" : "",
                          why);
-    *out_algo = forced;
+    *out_choice = (struct hkt__choice){.algo = forced};
     return HKT_OK;
 }
 
@@ -139,17 +140,18 @@ static uint32_t call_word(const struct hkt__call *call)
 }
 
 /** One line that says what was chosen and what it should cost; `hocket explain --why` lists what it was weighed against. */
-static void log_choice(const struct hkt__call *call, const struct hkt__algo *algo, int nslices)
+static void log_choice(const struct hkt__call *call, const struct hkt__choice *choice, int nslices)
 {
     const struct hkt_comm *comm = call->comm;
+    const struct hkt__algo *algo = choice->algo;
     const struct hkt__select_args args = select_args(call);
     double ns = 0;
 
-    if (hkt__select_predict(algo, &args, &comm->routes.prices, comm->work, &ns) < 0)
+    if (hkt__select_predict(algo, &args, &comm->routes.prices, comm->work, NULL, &ns) < 0)
         return;
     hkt__log(HKT__SUB_PLAN, HKT__LOG_INFO, "%s: %s of %zu bytes over %d ranks: %s, %d slices, predicted %.2f us%s",
              comm->name, hkt_coll_name(call->coll), args.bytes, comm->nranks, algo->info.name, nslices, ns / 1e3,
-             comm->options.forced[call->coll] != NULL ? " (forced)" : "");
+             comm->options.forced[call->coll] != NULL ? " (forced)" : choice->is_tuned ? " (chosen by measurement)" : "");
 }
 
 static enum hkt_status prepare_anew(const struct hkt__call *call, struct hkt__prepared *out)
@@ -158,8 +160,10 @@ static enum hkt_status prepare_anew(const struct hkt__call *call, struct hkt__pr
     struct hkt__prepared prepared = {.key = call_word(call), .root = call->root, .count = call->count};
     const unsigned op = prepared.key >> 10 & 63u;
     const bool tell_in_place = call->in_place && in_place_is_agreed(call->coll);
-    enum hkt_status rc = choose(call, &prepared.algo);
+    struct hkt__choice choice = {NULL, false};
+    enum hkt_status rc = choose(call, &choice);
 
+    prepared.algo = choice.algo;
     if (rc == HKT_OK)
         rc = hkt__plans_get(comm, prepared.algo, call->root < 0 ? 0 : call->root, call->in_place, &prepared.cached);
     if (rc == HKT_OK)
@@ -179,7 +183,7 @@ static enum hkt_status prepare_anew(const struct hkt__call *call, struct hkt__pr
     if (call->op != HKT_OP_COUNT)
         prepared.reduce = hkt__reduce_get(op < HKT_OP_USER ? call->op : HKT_SUM, call->dtype, hkt__isa_best());
     if (hkt__log_level(HKT__SUB_PLAN) >= HKT__LOG_INFO)
-        log_choice(call, prepared.algo, prepared.nslices);
+        log_choice(call, &choice, prepared.nslices);
     *out = prepared;
     return HKT_OK;
 }

@@ -50,6 +50,7 @@ static struct {
     char text[ROW_COUNT][TEXT_MAX]; /* value in force */
     char range[ROW_COUNT][96];
     bool is_set[ROW_COUNT];
+    char tune_path[TEXT_MAX + 32];
 } loaded;
 
 /* Digits with an optional minus; *out_rest is what follows. False when there is no number or it does not fit. */
@@ -226,6 +227,23 @@ static enum hkt_status check_rules(void)
     return HKT_OK;
 }
 
+/* The default follows the XDG base directory specification. */
+static void find_tune_path(void)
+{
+    const char *given = loaded.settings.tune, *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+    char *path = loaded.tune_path;
+
+    path[0] = '\0';
+    if (strcmp(given, "off") == 0)
+        return;
+    if (given[0] != '\0')
+        snprintf(path, sizeof loaded.tune_path, "%s", given);
+    else if (cache != NULL && cache[0] == '/' && strlen(cache) < TEXT_MAX)
+        snprintf(path, sizeof loaded.tune_path, "%s/hocket/tune.json", cache);
+    else if (home != NULL && home[0] == '/' && strlen(home) < TEXT_MAX)
+        snprintf(path, sizeof loaded.tune_path, "%s/.cache/hocket/tune.json", home);
+}
+
 /* The first wrong row is reported; the others are read all the same, for hkt_setting_get. */
 static void load(void)
 {
@@ -243,6 +261,7 @@ static void load(void)
         }
     }
     if (first == HKT_OK) {
+        find_tune_path();
         first = check_rules();
         memcpy(loaded.error, hkt__error_here()->text, sizeof loaded.error);
     }
@@ -257,6 +276,11 @@ enum hkt_status hkt__settings_get(const struct hkt__settings **out_settings)
         return hkt__fail(loaded.status, "%s", loaded.error);
     *out_settings = &loaded.settings;
     return HKT_OK;
+}
+
+const char *hkt__settings_tune_path(void)
+{
+    return loaded.tune_path;
 }
 
 enum hkt_status hkt_setting_get(int index, struct hkt_setting *out_setting)

@@ -19,6 +19,7 @@
     X(init_timeout_ms, "HOCKET_INIT_TIMEOUT", ms, 1, 864000000, "120s", "deadline for all ranks to meet at init")     \
     X(transport, "HOCKET_TRANSPORT", string, 0, 0, "", "allowed transports, e.g. shm,tcp; ^tcp forbids tcp")           \
     X(algo, "HOCKET_ALGO", string, 0, 0, "", "forced algorithms, e.g. all_reduce=ring,broadcast=chain")                \
+    X(tune, "HOCKET_TUNE", string, 0, 0, "", "file of `hocket tune` with measured choices, or off; rank 0's counts; default ~/.cache/hocket/tune.json if it exists") \
     X(debug, "HOCKET_DEBUG", string, 0, 0, "", "log to stderr: level or subsystem=level list; levels error, warn, info, debug, trace") \
     X(interface, "HOCKET_INTERFACE", string, 0, 0, "", "network interface or address prefix for tcp, e.g. eth0")      \
     X(address, "HOCKET_ADDRESS", string, 0, 0, "", "address the rendezvous root listens on")                           \
@@ -59,6 +60,10 @@ HKT_NODISCARD enum hkt_status hkt__settings_get(const struct hkt__settings **out
 /** Parse "64K", "4M", "1G", "123" (binary units) into bytes, or "10s", "500ms", "2m" into milliseconds. */
 HKT_NODISCARD enum hkt_status hkt__parse_bytes(const char *text, int64_t *out_bytes);
 HKT_NODISCARD enum hkt_status hkt__parse_ms(const char *text, int64_t *out_ms);
+
+/** Where measured choices are kept: HOCKET_TUNE's file, else tune.json in the user's cache folder; "" when it is "off" or
+ *  there is no such folder. After a successful hkt__settings_get. */
+const char *hkt__settings_tune_path(void);
 
 /** Test hook: forget the loaded settings, so that the next get reads the environment again. Not thread safe. */
 void hkt__settings_reset(void);

@@ -1,9 +1,22 @@
-/* See model.h. Default prices: medians on a 2-core virtual Xeon (2 MiB second-level cache, shared last level), measured
- * with benchmarks/device_bench and benchmarks/transport_bench, 2026-11; ratios carry over to other machines better than
- * the figures. */
+/* See model.h. */
 #include "cost/model.h"
 
+#include <string.h>
 #include <unistd.h>
+
+#define SCRATCH_INSTANCES 4 /* as the executor's (exec/exec.h), which this layer does not see */
+
+const struct hkt__price_info hkt__price_infos[HKT__PRICE_COUNT] = {
+#define INFO(ID, name, fallback, help) {name, help},
+    HKT__PRICES_TABLE(INFO)
+#undef INFO
+};
+
+static const double defaults[HKT__PRICE_COUNT] = {
+#define FALLBACK(ID, name, fallback, help) fallback,
+    HKT__PRICES_TABLE(FALLBACK)
+#undef FALLBACK
+};
 
 static double cache_bytes(int name, double fallback)
 {
@@ -12,52 +25,153 @@ static double cache_bytes(int name, double fallback)
     return bytes > 0 ? (double)bytes : fallback;
 }
 
-static void set_levels(double *prices, double l2, double llc, double memory)
-{
-    prices[HKT__LEVEL_L2] = l2;
-    prices[HKT__LEVEL_LLC] = llc;
-    prices[HKT__LEVEL_MEMORY] = memory;
-}
-
 void hkt__prices_init(struct hkt__prices *prices, double latency_ns, double ns_per_byte, bool is_memory, double crowd)
 {
-    *prices = (struct hkt__prices){.latency_ns = latency_ns, .message_ns = is_memory ? 40 : 3000,
-                                   .access_ns = 100, .far_access_ns = 2500, .crowd = crowd < 1 ? 1 : crowd};
-    set_levels(prices->copy, 0.015, 0.03, 0.07);
-    set_levels(prices->reduce, 0.02, 0.035, 0.05);
-    set_levels(prices->direct, 0.03, 0.04, 0.06);
-    set_levels(prices->far, 0.08, 0.1, 0.2);
-    if (is_memory) {
-        /* A slot stays in the cache of both cores; the user's buffer is what comes from memory. */
-        set_levels(prices->send, 0.03, 0.04, 0.06);
-        set_levels(prices->receive, 0.035, 0.045, 0.07);
-    } else {
-        set_levels(prices->send, ns_per_byte / 2, ns_per_byte / 2, ns_per_byte / 2);
-        set_levels(prices->receive, ns_per_byte / 2, ns_per_byte / 2, ns_per_byte / 2);
-    }
-    prices->l2_bytes = cache_bytes(_SC_LEVEL2_CACHE_SIZE, 1 << 20);
-    prices->llc_bytes = cache_bytes(_SC_LEVEL3_CACHE_SIZE, 16 << 20);
+    *prices = (struct hkt__prices){.crowd = crowd < 1 ? 1 : crowd,
+                                   .l2_bytes = cache_bytes(_SC_LEVEL2_CACHE_SIZE, 1 << 20),
+                                   .llc_bytes = cache_bytes(_SC_LEVEL3_CACHE_SIZE, 16 << 20)};
+    memcpy(prices->price, defaults, sizeof defaults);
+    prices->price[HKT__PRICE_ROUND] = latency_ns;
+    if (is_memory)
+        return;
+    /* A message is a system call at either end, and its bytes are the network's, half here, half there. */
+    prices->price[HKT__PRICE_MESSAGE] = 3000;
+    for (int level = 0; level < 3; level++)
+        prices->price[HKT__PRICE_SEND_L2 + level] = prices->price[HKT__PRICE_RECEIVE_L2 + level] = ns_per_byte / 2;
 }
 
-double hkt__model_ns(const struct hkt__work *work, const struct hkt__prices *prices, const struct hkt__model_args *args)
+/** Shares of a call's bytes by level. Between half a cache and twice it some of the data is found there. */
+static void find_levels(const struct hkt__prices *prices, double touched, double out_share[3])
 {
-    const double n = (double)args->bytes, touched = 2 * n;
-    const enum hkt__level level = touched <= prices->l2_bytes    ? HKT__LEVEL_L2
-                                  : touched <= prices->llc_bytes ? HKT__LEVEL_LLC
-                                                                 : HKT__LEVEL_MEMORY;
-    const double slice = n < (double)args->slice_bytes ? n : (double)args->slice_bytes;
-    const double slices = slice > 0 ? n / slice : 1;
-    /* Messages are per slice, where a call is cut. */
-    double core_ns = work->messages * prices->message_ns * (args->pipelined ? slices : 1);
+    const double sizes[2] = {prices->l2_bytes, prices->llc_bytes};
+    double beyond[2];
 
-    core_ns += work->sent * n * prices->send[level] + work->received * n * prices->receive[level] +
-               work->copied * n * prices->copy[level] + work->reduced * n * prices->reduce[level];
-    if (args->far)
-        core_ns += work->accesses * prices->far_access_ns + (work->read + work->written) * n * prices->far[level];
-    else
-        core_ns += work->accesses * prices->access_ns + (work->read + work->written) * n * prices->direct[level];
-    /* A pipeline fills once: each further round costs the time of one slice, not of the whole. */
-    if (args->pipelined)
-        core_ns += work->rounds * slice * (prices->send[level] + prices->receive[level]);
-    return work->rounds * prices->latency_ns + prices->crowd * core_ns;
+    for (int i = 0; i < 2; i++) {
+        const double share = (touched / sizes[i] - 0.5) / 1.5;
+
+        beyond[i] = share < 0 ? 0 : share > 1 ? 1 : share;
+    }
+    out_share[0] = 1 - beyond[0];
+    out_share[1] = beyond[0] - beyond[0] * beyond[1];
+    out_share[2] = beyond[0] * beyond[1];
+}
+
+/** Slices of a call, as hkt__lower_slices cuts it. */
+static double count_slices(const struct hkt__profile *profile, const struct hkt__model_args *args)
+{
+    const double block = (double)args->bytes / profile->blocks;
+    const int32_t slots = profile->scratch_chunks * SCRATCH_INSTANCES;
+    double chunk = (double)args->slice_bytes;
+
+    if (args->one_slice || args->bytes == 0 || profile->cuts == 0)
+        return 1;
+    if (slots > 0 && (double)args->scratch_bytes / slots < chunk)
+        chunk = (double)args->scratch_bytes / slots;
+    const double slices = block / (chunk * profile->cuts);
+
+    return slices <= 1 ? 1 : (double)(int64_t)(slices + 0.999999);
+}
+
+/** What a call pays per byte of each kind and level. */
+struct rates {
+    double share[3];
+    bool far;
+};
+
+static void add_bytes(double *amounts, enum hkt__price first, double bytes, const struct rates *rates)
+{
+    for (int level = 0; level < 3; level++)
+        amounts[(int)first + level] += bytes * rates->share[level];
+}
+
+/** n bytes of work, `times` over. */
+static void add_work(double *amounts, const struct hkt__work *work, double n, double times, const struct rates *rates)
+{
+    amounts[HKT__PRICE_MESSAGE] += times * work->messages;
+    amounts[HKT__PRICE_STEP] += times * work->steps;
+    amounts[rates->far ? HKT__PRICE_FAR_ACCESS : HKT__PRICE_ACCESS] += times * work->accesses;
+    add_bytes(amounts, HKT__PRICE_SEND_L2, times * n * work->sent, rates);
+    add_bytes(amounts, HKT__PRICE_RECEIVE_L2, times * n * work->received, rates);
+    add_bytes(amounts, HKT__PRICE_COPY_L2, times * n * work->copied, rates);
+    add_bytes(amounts, HKT__PRICE_REDUCE_L2, times * n * work->reduced, rates);
+    add_bytes(amounts, rates->far ? HKT__PRICE_FAR_L2 : HKT__PRICE_DIRECT_L2, times * n * (work->read + work->written),
+              rates);
+}
+
+static double cost_of(const double *amounts, const struct hkt__prices *prices)
+{
+    double ns = 0;
+
+    for (int i = 0; i < HKT__PRICE_COUNT; i++)
+        ns += amounts[i] * prices->price[i];
+    return ns;
+}
+
+/** Amounts of the dearest of some possibilities. */
+struct dearest {
+    const struct hkt__prices *prices;
+    double ns;
+    double amounts[HKT__PRICE_COUNT];
+};
+
+static void consider(struct dearest *dearest, double *amounts)
+{
+    const double ns = cost_of(amounts, dearest->prices);
+
+    if (dearest->ns < 0 || ns > dearest->ns) {
+        dearest->ns = ns;
+        memcpy(dearest->amounts, amounts, sizeof dearest->amounts);
+    }
+}
+
+/** One slice of n bytes, whichever rank is busiest, or all together where they share cores. A single rank's waits are on
+ *  its path, where paths are known. */
+static void consider_ranks(struct dearest *dearest, const struct hkt__profile *profile, double n, double rounds,
+                           const struct rates *rates)
+{
+    const double crowd = dearest->prices->crowd;
+
+    for (int32_t i = -1; i < profile->nlooks; i++) {
+        double amounts[HKT__PRICE_COUNT] = {[HKT__PRICE_ROUND] = i < 0 || profile->npaths == 0 ? rounds : 0};
+
+        if (crowd > 1)
+            amounts[HKT__PRICE_SWITCH] = amounts[HKT__PRICE_ROUND];
+        if (i < 0)
+            add_work(amounts, &profile->mean, n, crowd, rates);
+        else
+            add_work(amounts, &profile->looks[i], n, 1, rates);
+        consider(dearest, amounts);
+    }
+}
+
+void hkt__model_amounts(const struct hkt__profile *profile, const struct hkt__prices *prices,
+                        const struct hkt__model_args *args, double out_amounts[HKT__PRICE_COUNT])
+{
+    const double slices = count_slices(profile, args), n = (double)args->bytes / slices;
+    struct dearest first = {.prices = prices, .ns = -1}, rest = {.prices = prices, .ns = -1};
+    struct rates rates = {.far = args->far};
+
+    find_levels(prices, 2 * (double)args->bytes, rates.share);
+    consider_ranks(&rest, profile, n, 0, &rates);
+    consider_ranks(&first, profile, n, profile->rounds, &rates);
+    for (int32_t i = 0; i < profile->npaths; i++) {
+        double amounts[HKT__PRICE_COUNT] = {[HKT__PRICE_ROUND] = profile->paths[i].rounds};
+
+        if (prices->crowd > 1)
+            amounts[HKT__PRICE_SWITCH] = profile->paths[i].rounds;
+        add_work(amounts, &profile->paths[i].work, n, 1, &rates);
+        consider(&first, amounts);
+    }
+    for (int i = 0; i < HKT__PRICE_COUNT; i++)
+        out_amounts[i] = first.amounts[i] + (slices - 1) * rest.amounts[i];
+    out_amounts[HKT__PRICE_CALL] += 1;
+}
+
+double hkt__model_ns(const struct hkt__profile *profile, const struct hkt__prices *prices,
+                     const struct hkt__model_args *args)
+{
+    double amounts[HKT__PRICE_COUNT];
+
+    hkt__model_amounts(profile, prices, args, amounts);
+    return cost_of(amounts, prices);
 }

@@ -4,12 +4,12 @@
 #include "core/error.h"
 #include "core/mem.h"
 
-/** Work by registry row and placement. */
+/** Profiles by registry row and placement, made when first asked for. */
 struct hkt__work_table {
     struct entry {
-        int nranks;            /* 0: not counted yet */
-        struct hkt__work work;
-    } *entries;                /* [hkt__algo_count * 2] */
+        int nranks;                  /* 0: not counted yet */
+        struct hkt__profile *profile;
+    } *entries;                      /* [hkt__algo_count * 2] */
 };
 
 enum hkt_status hkt__work_table_create(struct hkt__work_table **out_table)
@@ -30,6 +30,8 @@ void hkt__work_table_destroy(struct hkt__work_table *table)
 {
     if (table == NULL)
         return;
+    for (int i = 0; i < hkt__algo_count * 2; i++)
+        hkt__free(table->entries[i].profile);
     hkt__free(table->entries);
     hkt__free(table);
 }
@@ -51,37 +53,77 @@ const char *hkt__unfit(const struct hkt__algo *algo, const struct hkt__select_ar
     return algo->restriction == NULL ? "" : algo->restriction(args->nranks, args->in_place);
 }
 
-enum hkt_status hkt__select_predict(const struct hkt__algo *algo, const struct hkt__select_args *args,
-                                    const struct hkt__prices *prices, struct hkt__work_table *table, double *out_ns)
+static enum hkt_status find_profile(const struct hkt__algo *algo, const struct hkt__select_args *args,
+                                    struct hkt__work_table *table, const struct hkt__profile **out_profile)
 {
     struct entry *entry = &table->entries[(algo - hkt__algos) * 2 + args->in_place];
-    const struct hkt__model_args model = {.bytes = args->bytes, .slice_bytes = args->slice_bytes,
-                                          .pipelined = algo->pipelined, .far = algo->user_direct && !args->user_ok};
 
+    if (entry->profile == NULL)
+        entry->profile = hkt__calloc(1, sizeof *entry->profile);
+    if (entry->profile == NULL)
+        return hkt__fail(HKT_ERR_NOMEM, "no memory for the costs of %s", algo->info.name);
     if (entry->nranks != args->nranks) {
-        const enum hkt_status rc = hkt__work_of(algo, args->nranks, args->in_place, &entry->work);
+        const enum hkt_status rc = hkt__profile_make(algo, args->nranks, args->in_place, entry->profile);
 
         if (rc < 0)
             return rc;
         entry->nranks = args->nranks;
     }
-    *out_ns = hkt__model_ns(&entry->work, prices, &model);
+    *out_profile = entry->profile;
     return HKT_OK;
 }
 
-enum hkt_status hkt__select(const struct hkt__select_args *args, const struct hkt__prices *prices,
-                            struct hkt__work_table *table, const struct hkt__algo **out_algo)
+enum hkt_status hkt__select_predict(const struct hkt__algo *algo, const struct hkt__select_args *args,
+                                    const struct hkt__prices *prices, struct hkt__work_table *table, double *out_terms,
+                                    double *out_ns)
 {
-    const struct hkt__algo *best = NULL;
+    const struct hkt__model_args model = {.bytes = args->bytes, .slice_bytes = args->slice_bytes,
+                                          .scratch_bytes = args->scratch_bytes, .one_slice = algo->user_direct,
+                                          .far = algo->user_direct && !args->user_ok};
+    double amounts[HKT__PRICE_COUNT], ns = 0;
+    const struct hkt__profile *profile;
+    const enum hkt_status rc = find_profile(algo, args, table, &profile);
+
+    if (rc < 0)
+        return rc;
+    hkt__model_amounts(profile, prices, &model, amounts);
+    for (int i = 0; i < HKT__PRICE_COUNT; i++) {
+        amounts[i] *= prices->price[i];
+        ns += amounts[i];
+        if (out_terms != NULL)
+            out_terms[i] = amounts[i];
+    }
+    *out_ns = ns;
+    return HKT_OK;
+}
+
+const struct hkt__tune_row *hkt__select_tuned(const struct hkt__select_args *args)
+{
+    for (int32_t i = 0; args->tuned != NULL && i < args->tuned->nrows; i++) {
+        const struct hkt__tune_row *row = &args->tuned->rows[i];
+
+        if (row->coll == args->coll && row->nranks == args->nranks && row->in_place == args->in_place &&
+            row->registered == args->user_ok && row->bytes_from <= args->bytes && args->bytes <= row->bytes_to &&
+            hkt__unfit(&hkt__algos[row->algo], args)[0] == '\0')
+            return row;
+    }
+    return NULL;
+}
+
+enum hkt_status hkt__select(const struct hkt__select_args *args, const struct hkt__prices *prices,
+                            struct hkt__work_table *table, struct hkt__choice *out_choice)
+{
+    const struct hkt__tune_row *tuned = hkt__select_tuned(args);
+    const struct hkt__algo *best = tuned != NULL ? &hkt__algos[tuned->algo] : NULL;
     double best_ns = 0;
 
-    for (int i = 0; i < hkt__algo_count; i++) {
+    for (int i = 0; i < hkt__algo_count && tuned == NULL; i++) {
         const struct hkt__algo *algo = &hkt__algos[i];
         double ns;
 
         if (algo->info.coll != args->coll || hkt__unfit(algo, args)[0] != '\0')
             continue;
-        const enum hkt_status rc = hkt__select_predict(algo, args, prices, table, &ns);
+        const enum hkt_status rc = hkt__select_predict(algo, args, prices, table, NULL, &ns);
 
         if (rc < 0)
             return rc;
@@ -93,6 +135,6 @@ enum hkt_status hkt__select(const struct hkt__select_args *args, const struct hk
     if (best == NULL)
         return hkt__fail(HKT_ERR_UNSUPPORTED, "no algorithm serves %s over %d ranks%s", hkt_coll_name(args->coll),
                          args->nranks, args->in_place ? " in place" : "");
-    *out_algo = best;
+    *out_choice = (struct hkt__choice){.algo = best, .is_tuned = tuned != NULL};
     return HKT_OK;
 }

@@ -1,9 +1,9 @@
-/* The choice of algorithm: the least predicted time over the registry rows that serve the case. Every rank predicts from
- * the same inputs, so all choose alike. */
+/* The choice of algorithm: what was measured for the case (`hocket tune`), else the least predicted time over the registry
+ * rows that serve it. Every rank chooses from the same inputs, so all choose alike. */
 #ifndef HOCKET_COST_SELECT_H
 #define HOCKET_COST_SELECT_H
 
-#include "cost/model.h"
+#include "cost/tune.h"
 
 struct hkt__select_args {
     enum hkt_coll coll;
@@ -14,7 +14,13 @@ struct hkt__select_args {
     bool copy_ok;              /* or the system copies between processes */
     bool ordered;              /* reductions must sum in rank order */
     size_t bytes;              /* the collective's whole vector: count, or nranks * count, elements */
-    size_t slice_bytes;
+    size_t slice_bytes, scratch_bytes;
+    const struct hkt__tune_table *tuned; /* measured choices; NULL: none */
+};
+
+struct hkt__choice {
+    const struct hkt__algo *algo;
+    bool is_tuned;             /* by measurement, not by prediction */
 };
 
 /** What schedules cost in work, remembered: building them for every choice would take longer than the calls. */
@@ -24,14 +30,17 @@ void hkt__work_table_destroy(struct hkt__work_table *table);
 
 /** UNSUPPORTED when no row serves the case (reason recorded); NOMEM. */
 HKT_NODISCARD enum hkt_status hkt__select(const struct hkt__select_args *args, const struct hkt__prices *prices,
-                                          struct hkt__work_table *table, const struct hkt__algo **out_algo);
+                                          struct hkt__work_table *table, struct hkt__choice *out_choice);
 
-/** Predicted nanoseconds of one row that serves the case. */
+/** What one row that serves the case should pay, in nanoseconds: by price (NULL: not wanted) and in all. */
 HKT_NODISCARD enum hkt_status hkt__select_predict(const struct hkt__algo *algo, const struct hkt__select_args *args,
                                                   const struct hkt__prices *prices, struct hkt__work_table *table,
-                                                  double *out_ns);
+                                                  double *out_terms, double *out_ns);
 
 /** "" or why a row does not serve the case. */
 const char *hkt__unfit(const struct hkt__algo *algo, const struct hkt__select_args *args);
+
+/** The measured choice for the case; NULL: there is none that serves it. */
+const struct hkt__tune_row *hkt__select_tuned(const struct hkt__select_args *args);
 
 #endif

@@ -1,23 +1,35 @@
 /* See work.h. */
 #include "cost/work.h"
 
-#define RANKS_LOOKED_AT 16
+#include <string.h>
+
+#include "cost/path.h"
 
 /** Blocks of the whole vector: the parts that the size of a collective is counted in. */
-static double vector_blocks(const struct hkt__sched *sched)
+static int32_t vector_blocks(enum hkt_coll coll, int nranks)
 {
-    switch (sched->coll) {
+    switch (coll) {
     case HKT_ALL_REDUCE:
     case HKT_BROADCAST:
     case HKT_REDUCE:
     case HKT_BARRIER:
         return 1;
     default:
-        return sched->nranks;
+        return nranks;
     }
 }
 
-static void count_args(const struct hkt__sched *sched, const struct hkt__step *step, double chunk, struct hkt__work *work)
+void hkt__work_add(struct hkt__work *to, const struct hkt__work *work, double factor)
+{
+    double *sum = &to->messages;
+    const double *more = &work->messages;
+
+    _Static_assert(sizeof *work == 9 * sizeof(double), "all counts are doubles");
+    for (int i = 0; i < 9; i++)
+        sum[i] += factor * more[i];
+}
+
+static void add_args(const struct hkt__sched *sched, const struct hkt__step *step, double chunk, struct hkt__work *work)
 {
     for (int32_t i = 0; i < step->arg_count; i++) {
         const struct hkt__arg *arg = &sched->args[step->arg_first + i];
@@ -35,55 +47,66 @@ static void count_args(const struct hkt__sched *sched, const struct hkt__step *s
     }
 }
 
+void hkt__work_add_step(const struct hkt__sched *sched, const struct hkt__step *step, struct hkt__work *work)
+{
+    const double chunk = 1.0 / ((double)vector_blocks(sched->coll, sched->nranks) * sched->cuts);
+
+    if (step->peer >= 0)
+        work->messages++;
+    else
+        work->steps++;
+    if (step->kind == HKT__SEND)
+        work->sent += chunk * sched->args[step->arg_first].x.count;
+    else if (step->kind == HKT__RECV || step->kind == HKT__RECV_REDUCE)
+        work->received += chunk * step->dst.count;
+    else
+        add_args(sched, step, chunk, work);
+    if (step->kind == HKT__RECV_REDUCE)
+        work->reduced += chunk * step->dst.count;
+}
+
 void hkt__work_count(const struct hkt__sched *sched, struct hkt__work *out_work)
 {
-    const double chunk = 1.0 / (vector_blocks(sched) * sched->cuts);
-    struct hkt__work work = {0};
-
-    for (int32_t i = 0; i < sched->nsteps; i++) {
-        const struct hkt__step *step = &sched->steps[i];
-
-        work.messages += step->peer >= 0;
-        if (step->kind == HKT__SEND)
-            work.sent += chunk * sched->args[step->arg_first].x.count;
-        else if (step->kind == HKT__RECV || step->kind == HKT__RECV_REDUCE)
-            work.received += chunk * step->dst.count;
-        else
-            count_args(sched, step, chunk, &work);
-        if (step->kind == HKT__RECV_REDUCE)
-            work.reduced += chunk * step->dst.count;
-    }
-    *out_work = work;
+    *out_work = (struct hkt__work){0};
+    for (int32_t i = 0; i < sched->nsteps; i++)
+        hkt__work_add_step(sched, &sched->steps[i], out_work);
 }
 
-static void keep_most(struct hkt__work *most, const struct hkt__work *work)
+static void add_look(struct hkt__profile *profile, const struct hkt__work *work, int looks)
 {
-    double *to = &most->rounds;
-    const double *from = &work->rounds;
-
-    _Static_assert(sizeof *most == 9 * sizeof(double), "all counts are doubles");
-    for (int i = 0; i < 9; i++)
-        to[i] = from[i] > to[i] ? from[i] : to[i];
+    hkt__work_add(&profile->mean, work, 1.0 / looks);
+    for (int32_t i = 0; i < profile->nlooks; i++)
+        if (memcmp(&profile->looks[i], work, sizeof *work) == 0)
+            return;
+    profile->looks[profile->nlooks++] = *work;
 }
 
-enum hkt_status hkt__work_of(const struct hkt__algo *algo, int nranks, bool in_place, struct hkt__work *out_work)
+enum hkt_status hkt__profile_make(const struct hkt__algo *algo, int nranks, bool in_place,
+                                  struct hkt__profile *out_profile)
 {
-    const int looks = nranks < RANKS_LOOKED_AT ? nranks : RANKS_LOOKED_AT;
-    struct hkt__work most = {.rounds = algo->rounds(nranks)};
+    const int looks = nranks < HKT__PROFILE_LOOKS ? nranks : HKT__PROFILE_LOOKS;
+    struct hkt__profile profile = {.rounds = algo->rounds(nranks), .blocks = vector_blocks(algo->info.coll, nranks)};
+    struct hkt__sched *scheds[HKT__PROFILE_LOOKS] = {NULL};
+    enum hkt_status rc = HKT_OK;
 
-    for (int i = 0; i < looks; i++) {
+    for (int i = 0; i < looks && rc == HKT_OK; i++) {
         /* The first ranks, the last, and some between. */
         const int rank = (int)((int64_t)i * (nranks - 1) / (looks > 1 ? looks - 1 : 1));
-        struct hkt__sched *sched;
         struct hkt__work work;
-        const enum hkt_status rc = hkt__algo_build(algo, nranks, rank, 0, in_place, &sched);
 
+        rc = hkt__algo_build(algo, nranks, rank, 0, in_place, &scheds[i]);
         if (rc < 0)
-            return rc;
-        hkt__work_count(sched, &work);
-        hkt__sched_destroy(sched);
-        keep_most(&most, &work);
+            break;
+        hkt__work_count(scheds[i], &work);
+        add_look(&profile, &work, looks);
+        profile.cuts = scheds[i]->cuts;
+        profile.scratch_chunks = scheds[i]->scratch_chunks;
     }
-    *out_work = most;
-    return HKT_OK;
+    if (rc == HKT_OK && looks == nranks)
+        rc = hkt__path_find(scheds, nranks, &profile);
+    for (int i = 0; i < looks; i++)
+        hkt__sched_destroy(scheds[i]);
+    if (rc == HKT_OK)
+        *out_profile = profile;
+    return rc;
 }

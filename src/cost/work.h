@@ -1,4 +1,4 @@
-/* What a schedule makes a rank do, counted from its steps: messages, and bytes by what happens to them, as multiples of the
+/* What a schedule makes ranks do, counted from its steps: messages, and bytes by what happens to them, as multiples of the
  * collective's whole vector n. The cost model prices these counts; nothing about a machine is in them. */
 #ifndef HOCKET_COST_WORK_H
 #define HOCKET_COST_WORK_H
@@ -6,8 +6,8 @@
 #include "algos/registry.h"
 
 struct hkt__work {
-    double rounds;    /* messages that follow each other on the critical path (the registry's formula) */
     double messages;  /* sent and received, signals included */
+    double steps;     /* local steps */
     double sent;      /* bytes / n put into channels */
     double received;  /* taken out of channels, to be stored or reduced */
     double copied;    /* moved within this rank's memory */
@@ -17,12 +17,32 @@ struct hkt__work {
     double accesses;  /* operands read from or written to memory of peers: system calls, where it is copied */
 };
 
+#define HKT__PROFILE_LOOKS 16
+
+/** An algorithm for a number of ranks. */
+struct hkt__profile {
+    double rounds;                 /* messages that follow each other on the critical path (the registry's formula) */
+    int32_t nlooks;
+    struct hkt__work looks[HKT__PROFILE_LOOKS]; /* of single ranks, no two alike: the busiest decides */
+    struct hkt__work mean;         /* over the ranks looked at */
+    int32_t npaths;
+    struct hkt__path {
+        double rounds;             /* messages on the path */
+        struct hkt__work work;     /* what is done along it, by whichever rank */
+    } paths[2];                    /* critical paths of one slice: of small ones, of large ones. See path.h */
+    int32_t blocks, cuts, scratch_chunks; /* what slicing depends on */
+};
+
+/** Add one step of a schedule. */
+void hkt__work_add_step(const struct hkt__sched *sched, const struct hkt__step *step, struct hkt__work *work);
 /** Work of one rank's schedule. */
 void hkt__work_count(const struct hkt__sched *sched, struct hkt__work *out_work);
+/** to += factor * work. */
+void hkt__work_add(struct hkt__work *to, const struct hkt__work *work, double factor);
 
-/** Work of the busiest rank, each count by itself; looks at all ranks when there are few, else at a sample that is the
- *  same everywhere. Builds schedules: for the control plane. */
-HKT_NODISCARD enum hkt_status hkt__work_of(const struct hkt__algo *algo, int nranks, bool in_place,
-                                           struct hkt__work *out_work);
+/** Looks at all ranks when there are few, else at a sample that is the same everywhere. Builds schedules: for the control
+ *  plane. */
+HKT_NODISCARD enum hkt_status hkt__profile_make(const struct hkt__algo *algo, int nranks, bool in_place,
+                                                struct hkt__profile *out_profile);
 
 #endif
