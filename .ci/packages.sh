@@ -27,6 +27,9 @@ need_for_tests() {
     need libcmocka-dev pkg-config --exists cmocka
     need g++ c++ --version
     need python3 python3 --version
+    need iproute2 ip -V
+    need iproute2 tc -V
+    need util-linux setpriv --version
 }
 
 # Install what the arguments (functions above) find missing. Stops the script when that cannot be done.
