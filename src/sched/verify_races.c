@@ -5,7 +5,7 @@
  * The pairs noted while values were computed are searched in full: each first step gets a bit, and the bits flow
  * through the steps in order, BATCH at a time, from the earliest first step to the last step that any of them must
  * reach. For a plan of n steps that is n^2 / BATCH visits at worst; conflicts are usually close, and most need no
- * search at all. */
+ * search at all. Where the end of a rank must be reached, the ends get the bits, being fewer, and they flow back. */
 #include "core/mem.h"
 #include "sched/verify_int.h"
 
@@ -26,10 +26,10 @@ struct mask {
 struct search {
     struct hkt__proof *v;
     int64_t visits;
-    int32_t *place;           /* per step: its index in order */
-    struct mask *masks;       /* per place from `from` on: bits that have reached the end of the step there */
-    int32_t from;             /* no bit starts before this place */
-    struct mask *start, *end; /* per rank: bits that all its steps have; bits that have reached any of its steps */
+    int32_t *place;         /* per step: its index in order */
+    struct mask *masks;     /* per place from `from` on: bits that have reached the end of the step there */
+    int32_t from;           /* no bit starts before this place */
+    struct mask *own, *end; /* per rank: bits that all its steps have; bits that have reached any of its steps */
 };
 
 static bool is_step(const struct hkt__proof *v, int32_t node)
@@ -59,7 +59,7 @@ static void clear(struct search *s, int32_t from, int32_t to)
 {
     s->from = from;
     memset(s->masks, 0, (size_t)(to - from + 1) * sizeof *s->masks);
-    memset(s->start, 0, (size_t)s->v->nranks * sizeof *s->start);
+    memset(s->own, 0, (size_t)s->v->nranks * sizeof *s->own);
     memset(s->end, 0, (size_t)s->v->nranks * sizeof *s->end);
 }
 
@@ -73,7 +73,7 @@ static void flow(struct search *s, int32_t to)
         const int32_t *deps = v->scheds[rank]->deps + step->dep_first;
         struct mask mask = s->masks[at - s->from];
 
-        merge(&mask, &s->start[rank]);
+        merge(&mask, &s->own[rank]);
         if (v->before[node] >= 0)
             merge_step(s, &mask, v->before[node]);
         for (int32_t k = 0; k < step->dep_count; k++)
@@ -84,6 +84,28 @@ static void flow(struct search *s, int32_t to)
         merge(&s->end[rank], &mask);
     }
     s->visits += to - s->from + 1;
+}
+
+/* The other way, through all steps: a step gets the bits of all that happens after it. */
+static void flow_back(struct search *s)
+{
+    const struct hkt__proof *v = s->v;
+
+    for (int32_t at = v->nsteps - 1; at >= 0; at--) {
+        const int32_t node = v->order[at], rank = v->rank_of[node], base = v->base[rank];
+        const struct hkt__step *step = &v->scheds[rank]->steps[node - base];
+        const int32_t *deps = v->scheds[rank]->deps + step->dep_first;
+        struct mask *mask = &s->masks[at];
+
+        merge(mask, &s->own[rank]);
+        if (v->before[node] >= 0)
+            merge(&s->masks[s->place[v->before[node]]], mask);
+        for (int32_t k = 0; k < step->dep_count; k++)
+            merge(&s->masks[s->place[base + deps[k]]], mask);
+        if (hkt__is_rx(step->kind))
+            merge(&s->masks[s->place[v->match[node]]], mask);
+    }
+    s->visits += v->nsteps;
 }
 
 static void set_bit(struct mask *mask, int32_t bit)
@@ -126,18 +148,18 @@ static int compare_pairs(const void *a, const void *b)
     return (x->first > y->first) - (x->first < y->first);
 }
 
-/* The pairs from `at` on whose first steps fit in one batch end before the index returned; *out_to is the last place
+/* The pairs in [at, npairs) whose first steps fit in one batch end before the index returned; *out_to is the last place
  * that one of them must reach. */
-static int32_t batch_end(const struct search *s, int32_t at, int32_t *out_to)
+static int32_t batch_end(const struct search *s, int32_t at, int32_t npairs, int32_t *out_to)
 {
     const struct hkt__proof *v = s->v;
     int32_t nbits = 0;
 
     *out_to = 0;
-    for (; at < v->npairs; at++) {
+    for (; at < npairs; at++) {
         const struct hkt__proof_pair *pair = &v->pairs[at];
         const bool is_new = nbits == 0 || pair->first != pair[-1].first;
-        const int32_t place = is_step(v, pair->then) ? s->place[pair->then] : v->nsteps - 1;
+        const int32_t place = s->place[pair->then];
 
         if (is_new && nbits == BATCH)
             break;
@@ -158,17 +180,15 @@ static enum hkt_status prove_batch(struct search *s, int32_t first, int32_t end,
         const int32_t node = node_of(s, v->pairs[i].first);
 
         if (i == first || v->pairs[i].first != v->pairs[i - 1].first)
-            set_bit(is_step(v, node) ? &s->masks[s->place[node] - s->from] : &s->start[rank_of(v, node)], ++bit);
+            set_bit(is_step(v, node) ? &s->masks[s->place[node] - s->from] : &s->own[rank_of(v, node)], ++bit);
     }
     flow(s, to);
     bit = -1;
     for (int32_t i = first; i < end; i++) {
         const struct hkt__proof_pair pair = { node_of(s, v->pairs[i].first), v->pairs[i].then };
-        const struct mask *mask =
-            is_step(v, pair.then) ? &s->masks[s->place[pair.then] - s->from] : &s->end[rank_of(v, pair.then)];
 
         bit += i == first || v->pairs[i].first != v->pairs[i - 1].first;
-        if (!has_bit(mask, bit))
+        if (!has_bit(&s->masks[s->place[pair.then] - s->from], bit))
             return fail_pair(v, &pair);
     }
     return HKT_OK;
@@ -180,9 +200,9 @@ static enum hkt_status init(struct search *s)
 
     s->place = hkt__calloc((size_t)v->nsteps, sizeof *s->place);
     s->masks = hkt__calloc((size_t)v->nsteps, sizeof *s->masks);
-    s->start = hkt__calloc((size_t)v->nranks, sizeof *s->start);
+    s->own = hkt__calloc((size_t)v->nranks, sizeof *s->own);
     s->end = hkt__calloc((size_t)v->nranks, sizeof *s->end);
-    if (s->place == NULL || s->masks == NULL || s->start == NULL || s->end == NULL)
+    if (s->place == NULL || s->masks == NULL || s->own == NULL || s->end == NULL)
         return hkt__proof_nomem();
     for (int32_t i = 0; i < v->nsteps; i++)
         s->place[v->order[i]] = i;
@@ -193,30 +213,75 @@ static void fini(struct search *s)
 {
     hkt__free(s->place);
     hkt__free(s->masks);
-    hkt__free(s->start);
+    hkt__free(s->own);
     hkt__free(s->end);
 }
 
-static enum hkt_status prove_pairs(struct search *s)
+static enum hkt_status check_limit(const struct search *s)
+{
+    if (s->visits <= VISITS_MAX)
+        return HKT_OK;
+    return hkt__proof_fail(s->v,
+                           "race: %d pairs of accesses could not be searched within the limit; verify fewer ranks",
+                           (int)s->v->npairs);
+}
+
+/* The pairs [0, npairs), where `then` is a step. */
+static enum hkt_status prove_steps(struct search *s, int32_t npairs)
 {
     struct hkt__proof *v = s->v;
     enum hkt_status rc = HKT_OK;
 
-    for (int32_t i = 0; i < v->npairs; i++)
+    for (int32_t i = 0; i < npairs; i++)
         v->pairs[i].first = key_of(s, v->pairs[i].first);
-    qsort(v->pairs, (size_t)v->npairs, sizeof *v->pairs, compare_pairs);
-    for (int32_t at = 0, to; at < v->npairs && rc == HKT_OK;) {
-        const int32_t end = batch_end(s, at, &to);
+    qsort(v->pairs, (size_t)npairs, sizeof *v->pairs, compare_pairs);
+    for (int32_t at = 0, to; at < npairs && rc == HKT_OK;) {
+        const int32_t end = batch_end(s, at, npairs, &to);
 
-        if (s->visits > VISITS_MAX)
-            return hkt__proof_fail(v,
-                                   "race: %d of %d pairs of accesses could not be searched within the limit; verify "
-                                   "fewer ranks",
-                                   (int)(v->npairs - at), (int)v->npairs);
         rc = prove_batch(s, at, end, to);
+        if (rc == HKT_OK)
+            rc = check_limit(s);
         at = end;
     }
     return rc;
+}
+
+/* The pairs [first, npairs), where `then` is the end of a rank. */
+static enum hkt_status prove_ends(struct search *s, int32_t first)
+{
+    struct hkt__proof *v = s->v;
+
+    for (int32_t low = 0; first < v->npairs && low < v->nranks; low += BATCH) {
+        const int32_t count = v->nranks - low < BATCH ? v->nranks - low : BATCH;
+
+        clear(s, 0, v->nsteps - 1);
+        for (int32_t k = 0; k < count; k++)
+            set_bit(&s->own[low + k], k);
+        flow_back(s);
+        for (int32_t i = first; i < v->npairs; i++) {
+            const int32_t bit = rank_of(v, v->pairs[i].then) - low;
+
+            if (bit >= 0 && bit < count && !has_bit(&s->masks[s->place[v->pairs[i].first]], bit))
+                return fail_pair(v, &v->pairs[i]);
+        }
+    }
+    return check_limit(s);
+}
+
+/* Moves the pairs that lead to steps to the front. Returns how many there are. */
+static int32_t part_pairs(struct hkt__proof *v)
+{
+    int32_t front = 0;
+
+    for (int32_t i = 0; i < v->npairs; i++) {
+        const struct hkt__proof_pair pair = v->pairs[i];
+
+        if (!is_step(v, pair.then))
+            continue;
+        v->pairs[i] = v->pairs[front];
+        v->pairs[front++] = pair;
+    }
+    return front;
 }
 
 enum hkt_status hkt__proof_races(struct hkt__proof *v)
@@ -226,9 +291,13 @@ enum hkt_status hkt__proof_races(struct hkt__proof *v)
 
     if (v->npairs == 0)
         return HKT_OK;
+    const int32_t front = part_pairs(v);
+
     rc = init(&s);
     if (rc == HKT_OK)
-        rc = prove_pairs(&s);
+        rc = prove_steps(&s, front);
+    if (rc == HKT_OK)
+        rc = prove_ends(&s, front);
     fini(&s);
     return rc;
 }
@@ -256,7 +325,7 @@ enum hkt_status hkt__proof_barrier(struct hkt__proof *v)
 
         clear(&s, 0, v->nsteps - 1);
         for (int32_t k = 0; k < count; k++)
-            set_bit(&s.start[first + k], k);
+            set_bit(&s.own[first + k], k);
         flow(&s, v->nsteps - 1);
         rc = check_heard(&s, first, count);
     }
