@@ -59,9 +59,9 @@ static enum hkt_status reserve_temp(struct hkt_comm *comm, size_t bytes)
 {
     if (bytes <= comm->temp_bytes)
         return HKT_OK;
-    hkt__free(comm->temp);
+    hkt__pages_free(comm->temp, comm->temp_bytes);
     comm->temp_bytes = 0;
-    comm->temp = hkt__calloc_line(1, bytes);
+    comm->temp = hkt__pages_alloc(bytes);
     if (comm->temp == NULL)
         return hkt__fail(HKT_ERR_NOMEM, "no memory for %zu bytes of multiplied input", bytes);
     comm->temp_bytes = bytes;

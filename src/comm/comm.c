@@ -189,7 +189,7 @@ static enum hkt_status map_memory(struct hkt_comm *comm)
     env->windows = windows;
     env->memory = hkt__calloc((size_t)comm->nranks, sizeof *env->memory);
     env->srcs = hkt__calloc((size_t)comm->nranks, sizeof *env->srcs);
-    env->bounce = hkt__calloc_line(1, HKT__BOUNCE_BYTES);
+    env->bounce = hkt__pages_alloc(HKT__BOUNCE_BYTES);
     if (windows == NULL || env->memory == NULL || env->srcs == NULL || env->bounce == NULL)
         return hkt__fail(HKT_ERR_NOMEM, "no memory for a communicator");
     if (comm->nranks == 1 || !comm->routes.all_memory)
@@ -305,7 +305,7 @@ static enum hkt_status allocate(struct hkt_comm *comm, const struct hkt__comm_pa
     comm->env.lanes = HKT__COMM_LANES;
     comm->env.scratch_bytes = (size_t)comm->job->settings->scratch_bytes;
     comm->env.window_bytes = sizeof(struct hkt__window_head) + comm->env.scratch_bytes;
-    comm->env.scratch = hkt__calloc_line(1, comm->env.scratch_bytes);
+    comm->env.scratch = hkt__pages_alloc(comm->env.scratch_bytes);
     if (comm->env.scratch == NULL)
         return hkt__fail(HKT_ERR_NOMEM, "no memory for %zu bytes of scratch (HOCKET_SCRATCH_BYTES)",
                          comm->env.scratch_bytes);
@@ -374,8 +374,8 @@ void hkt__comm_free(struct hkt_comm *comm)
     hkt__free((void *)(uintptr_t)comm->env.windows);
     hkt__free(comm->env.memory);
     hkt__free(comm->env.srcs);
-    hkt__free(comm->env.bounce);
-    hkt__free(comm->env.scratch);
+    hkt__pages_free(comm->env.bounce, HKT__BOUNCE_BYTES);
+    hkt__pages_free(comm->env.scratch, comm->env.scratch_bytes);
     hkt__free(comm->env.tx);
     hkt__free(comm->env.rx);
     hkt__free(comm->routes.tp_of);
@@ -383,7 +383,7 @@ void hkt__comm_free(struct hkt_comm *comm)
     hkt__free(comm->user_ops);
     hkt__free(comm->job_ranks);
     hkt__free(comm->displs);
-    hkt__free(comm->temp);
+    hkt__pages_free(comm->temp, comm->temp_bytes);
     hkt__free(comm);
 }
 

@@ -4,6 +4,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 static atomic_uint_least64_t alloc_count;
 static atomic_int_least64_t fail_at;
@@ -60,6 +61,21 @@ char *hkt__strdup(const char *text)
 void hkt__free(void *memory)
 {
     free(memory);
+}
+
+void *hkt__pages_alloc(size_t bytes)
+{
+    if (must_fail() || bytes == 0)
+        return NULL;
+    void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+
+    return memory == MAP_FAILED ? NULL : memory;
+}
+
+void hkt__pages_free(void *memory, size_t bytes)
+{
+    if (memory != NULL)
+        munmap(memory, bytes);
 }
 
 uint64_t hkt__mem_count(void)

@@ -17,6 +17,11 @@ void *hkt__realloc(void *old, size_t count, size_t bytes) __attribute__((warn_un
 char *hkt__strdup(const char *text) __attribute__((warn_unused_result));
 void hkt__free(void *memory);
 
+/** Zeroed pages of their own, for large buffers that are rarely used in full: only pages in use take memory, and freed
+ *  ones go back to the system at once. NULL for no bytes. bytes as they were when freed. */
+void *hkt__pages_alloc(size_t bytes) __attribute__((malloc, warn_unused_result));
+void hkt__pages_free(void *memory, size_t bytes);
+
 /** Allocations made so far by this process through these functions. */
 uint64_t hkt__mem_count(void);
 /** Test hook: the k-th allocation from now on (k >= 1) returns NULL; 0 turns it off. */

@@ -376,7 +376,7 @@ enum hkt_status hkt__tcp_link_create(struct hkt__tcp_dom *dom, int peer, int lan
     link->frame_bytes = frame_bytes;
     for (int i = 0; i < nsockets; i++)
         link->sockets[i] = (struct hkt__tcp_socket){.fd = -1, .start_ns = hkt__now_ns()};
-    link->memory = hkt__calloc(1, hkt__tcp_chan_memory(nsockets, frame_bytes));
+    link->memory = hkt__pages_alloc(hkt__tcp_chan_memory(nsockets, frame_bytes));
     if (link->memory == NULL) {
         hkt__free(link);
         return hkt__fail(HKT_ERR_NOMEM, "tcp: no memory for the buffers of a channel to rank %d (%zu bytes): set "
@@ -406,6 +406,6 @@ void hkt__tcp_link_destroy(struct hkt__tcp_link *link)
     link->dom->connecting -= link->is_connecting;
     for (int i = 0; i < link->nsockets; i++)
         close_socket(&link->sockets[i]);
-    hkt__free(link->memory);
+    hkt__pages_free(link->memory, hkt__tcp_chan_memory(link->nsockets, link->frame_bytes));
     hkt__free(link);
 }
