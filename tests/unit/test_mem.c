@@ -114,6 +114,30 @@ static void count_counts_allocations(void **state)
     assert_int_equal(hkt__mem_count() - before, 3);
 }
 
+static void pages_are_zeroed_counted_and_given_back(void **state)
+{
+    const size_t bytes = (size_t)1 << 40; /* more than there is memory: pages are taken when touched */
+    const uint64_t before = hkt__mem_count();
+    unsigned char *pages = hkt__pages_alloc(12345), *many = hkt__pages_alloc(bytes);
+
+    (void)state;
+    assert_non_null(pages);
+    assert_int_equal((uintptr_t)pages % HKT__LINE, 0);
+    for (size_t i = 0; i < 12345; i++)
+        assert_int_equal(pages[i], 0);
+    pages[12344] = 1;
+    if (many != NULL) /* some systems do not promise what they do not have */
+        assert_int_equal(many[bytes - 1], 0);
+    hkt__pages_free(pages, 12345);
+    hkt__pages_free(many, bytes);
+    hkt__pages_free(NULL, 12345);
+    assert_int_equal(hkt__mem_count() - before, 2);
+    assert_null(hkt__pages_alloc(0));
+    hkt__mem_fail_at(1);
+    assert_null(hkt__pages_alloc(1));
+    hkt__mem_fail_at(0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -124,6 +148,7 @@ int main(void)
         cmocka_unit_test(realloc_failure_keeps_the_old_block),
         cmocka_unit_test(fail_at_fails_exactly_the_kth),
         cmocka_unit_test(count_counts_allocations),
+        cmocka_unit_test(pages_are_zeroed_counted_and_given_back),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
