@@ -120,8 +120,9 @@ void ranks_note(struct ranks_rank *rank, enum hkt_status status)
 
 void ranks_meet(struct ranks_rank *rank, int place)
 {
-    atomic_fetch_add(&rank->shared->met[place], 1);
-    while (atomic_load(&rank->shared->met[place]) < rank->nranks)
+    const int ticket = atomic_fetch_add(&rank->shared->met[place], 1);
+
+    while (atomic_load(&rank->shared->met[place]) < (ticket / rank->nranks + 1) * rank->nranks)
         ranks_sleep_ms(1); /* the job's deadline bounds it */
 }
 

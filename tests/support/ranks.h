@@ -75,7 +75,7 @@ void ranks_require_ok(struct ranks_rank *rank, enum hkt_status got, const char *
 void ranks_require_text(struct ranks_rank *rank, const char *text, const char *part);
 /** Keep a status and this thread's last error for the test. */
 void ranks_note(struct ranks_rank *rank, enum hkt_status status);
-/** Wait for all ranks of the job, without hocket; each place once. */
+/** Wait for all ranks of the job, without hocket. */
 void ranks_meet(struct ranks_rank *rank, int place);
 
 /** Tests run their smaller set: set by ./check under sanitizers. */

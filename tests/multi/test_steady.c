@@ -1,0 +1,313 @@
+/* What could break: a call that has been made before allocates memory, or makes a system call that is not a wait. After a
+ * warm-up, allocations are counted at the linker (--wrap), below the library's own counter, which must agree; system
+ * calls are refused by a seccomp filter: the first one that is neither a yield nor a futex ends the test with its number.
+ * Links the library's objects, so that their calls of malloc are the ones wrapped. */
+#include <errno.h>
+#include <linux/audit.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sched.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "calls.h"
+#include "core/mem.h"
+#include "ranks.h"
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+enum { IS_SANITIZED = 1 };
+#else
+enum { IS_SANITIZED = 0 };
+#endif
+
+enum { N = 3, CALLS = 1000, LARGE = 100001 };
+
+static const size_t counts[] = {1, 1001, LARGE};
+
+/* ---- allocations ---- */
+
+static _Atomic uint64_t allocations;
+
+void *__real_malloc(size_t bytes);
+void *__real_calloc(size_t count, size_t bytes);
+void *__real_realloc(void *old, size_t bytes);
+void *__real_aligned_alloc(size_t alignment, size_t bytes);
+void *__real_mmap(void *at, size_t bytes, int protection, int flags, int fd, off_t offset);
+void *__wrap_malloc(size_t bytes);
+void *__wrap_calloc(size_t count, size_t bytes);
+void *__wrap_realloc(void *old, size_t bytes);
+void *__wrap_aligned_alloc(size_t alignment, size_t bytes);
+void *__wrap_mmap(void *at, size_t bytes, int protection, int flags, int fd, off_t offset);
+
+void *__wrap_malloc(size_t bytes)
+{
+    atomic_fetch_add(&allocations, 1);
+    return __real_malloc(bytes);
+}
+
+void *__wrap_calloc(size_t count, size_t bytes)
+{
+    atomic_fetch_add(&allocations, 1);
+    return __real_calloc(count, bytes);
+}
+
+void *__wrap_realloc(void *old, size_t bytes)
+{
+    atomic_fetch_add(&allocations, 1);
+    return __real_realloc(old, bytes);
+}
+
+void *__wrap_aligned_alloc(size_t alignment, size_t bytes)
+{
+    atomic_fetch_add(&allocations, 1);
+    return __real_aligned_alloc(alignment, bytes);
+}
+
+void *__wrap_mmap(void *at, size_t bytes, int protection, int flags, int fd, off_t offset)
+{
+    atomic_fetch_add(&allocations, 1);
+    return __real_mmap(at, bytes, protection, flags, fd, offset);
+}
+
+/** Something to do again and again; `i` is the call's number. */
+struct routine {
+    const char *name;
+    void (*run)(struct ranks_rank *rank, struct calls *calls, const struct call *call, struct hkt_stream *stream);
+};
+
+static void run_call(struct ranks_rank *rank, struct calls *calls, const struct call *call, struct hkt_stream *stream)
+{
+    ranks_require_ok(rank, calls_issue(calls, call, stream), hkt_coll_name(call->coll));
+}
+
+static void run_queued(struct ranks_rank *rank, struct calls *calls, const struct call *call, struct hkt_stream *stream)
+{
+    run_call(rank, calls, call, stream);
+    ranks_require_ok(rank, hkt_stream_synchronize(stream), "hkt_stream_synchronize");
+}
+
+static void run_now(struct ranks_rank *rank, struct calls *calls, const struct call *call, struct hkt_stream *stream)
+{
+    (void)stream;
+    run_call(rank, calls, call, NULL);
+}
+
+/** A message round a ring, outside of groups. */
+static void run_messages(struct ranks_rank *rank, struct calls *calls, const struct call *call, struct hkt_stream *stream)
+{
+    const int next = (rank->rank + 1) % rank->nranks, previous = (rank->rank + rank->nranks - 1) % rank->nranks;
+    const size_t count = call->count > 1001 ? 1001 : call->count;
+
+    (void)stream;
+    if (rank->rank == 0)
+        ranks_require_ok(rank, hkt_send(calls->send, count, call->dtype, next, rank->comm, NULL), "hkt_send");
+    ranks_require_ok(rank, hkt_recv(calls->recv, count, call->dtype, previous, rank->comm, NULL), "hkt_recv");
+    if (rank->rank != 0)
+        ranks_require_ok(rank, hkt_send(calls->send, count, call->dtype, next, rank->comm, NULL), "hkt_send");
+}
+
+static void run_group(struct ranks_rank *rank, struct calls *calls, const struct call *call, struct hkt_stream *stream)
+{
+    const int next = (rank->rank + 1) % rank->nranks, previous = (rank->rank + rank->nranks - 1) % rank->nranks;
+
+    (void)stream;
+    ranks_require_ok(rank, hkt_group_start(), "hkt_group_start");
+    ranks_require_ok(rank, hkt_send(calls->send, call->count, call->dtype, next, rank->comm, NULL), "hkt_send");
+    ranks_require_ok(rank, hkt_recv(calls->recv, call->count, call->dtype, previous, rank->comm, NULL), "hkt_recv");
+    ranks_require_ok(rank, hkt_barrier(rank->comm, NULL), "hkt_barrier");
+    ranks_require_ok(rank, hkt_group_end(), "hkt_group_end");
+}
+
+static void count_allocations(struct ranks_rank *rank, struct calls *calls, const struct routine *routine,
+                              const struct call *call)
+{
+    const int rounds = call->count == LARGE ? CALLS / 20 : CALLS;
+    struct hkt_stream *stream;
+    char text[128];
+
+    ranks_require_ok(rank, hkt_stream_create(&stream), "hkt_stream_create");
+    calls_fill(calls, call);
+    for (int i = 0; i < 20; i++)
+        routine->run(rank, calls, call, stream);
+    ranks_require_ok(rank, hkt_barrier(rank->comm, NULL), "barrier");
+    ranks_meet(rank, 0);
+    const uint64_t before = atomic_load(&allocations), own_before = hkt__mem_count();
+
+    ranks_meet(rank, 1);
+    for (int i = 0; i < rounds; i++)
+        routine->run(rank, calls, call, stream);
+    ranks_meet(rank, 2);
+    const uint64_t after = atomic_load(&allocations), own_after = hkt__mem_count();
+
+    ranks_meet(rank, 3);
+    calls_print(call, text, sizeof text);
+    ranks_require(rank, own_after == own_before && after == before, "%s, %s: %llu allocations in %d calls (%llu counted by "
+                  "the library)", routine->name, text, (unsigned long long)(after - before), rounds * rank->nranks,
+                  (unsigned long long)(own_after - own_before));
+    hkt_stream_destroy(stream);
+}
+
+static void steady_calls_allocate_nothing(struct ranks_rank *rank)
+{
+    static const struct routine now = {"now", run_now}, queued = {"on a stream", run_queued};
+    static const struct routine messages = {"messages", run_messages}, group = {"a group", run_group};
+    static const enum hkt_op ops[] = {HKT_SUM, HKT_AVG, (enum hkt_op)HKT_OP_USER};
+    struct call call = {.dtype = HKT_F32, .root = 1};
+    const struct call largest = {.coll = HKT_ALL_TO_ALL_V, .dtype = HKT_F32, .count = LARGE};
+    struct calls calls;
+    const float scalar = -1;
+    enum hkt_op premulsum;
+
+    ranks_require(rank, calls_init(&calls, rank->comm, calls_room(&largest, N)), "no memory");
+    ranks_require_ok(rank, hkt_op_create_premulsum(&premulsum, &scalar, HKT_F32, rank->comm), "premulsum");
+    for (size_t c = 0; c < sizeof counts / sizeof counts[0]; c++) {
+        call.count = counts[c];
+        for (int coll = 0; coll < HKT_SEND_RECV; coll++) {
+            call.coll = (enum hkt_coll)coll;
+            for (int o = 0; o < (calls_reduces(call.coll) ? 3 : 1); o++) {
+                call.op = ops[o];
+                call.kind = !calls_reduces(call.coll) ? EXACT_PLAIN : o == 2 ? EXACT_PREMULSUM : EXACT_BUILTIN;
+                call.in_place = o == 1;
+                count_allocations(rank, &calls, &now, &call);
+            }
+            count_allocations(rank, &calls, &queued, &call);
+        }
+        count_allocations(rank, &calls, &messages, &call);
+        count_allocations(rank, &calls, &group, &call);
+    }
+    calls_fini(&calls);
+}
+
+/* ---- system calls ---- */
+
+static struct ranks_shared *seen;
+
+static void on_refused(int signal, siginfo_t *info, void *context)
+{
+    (void)signal;
+    (void)context;
+    atomic_store(&seen->counters[0], info->si_syscall);
+    syscall(SYS_exit_group, 1);
+}
+
+/** From now on this thread may yield, sleep on futexes, read clocks and end; anything else is SIGSYS. */
+static bool refuse_system_calls(bool may_copy)
+{
+#define ALLOW(number) BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (number), 0, 1), BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)
+    struct sock_filter rules[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        ALLOW(SYS_sched_yield),
+        ALLOW(SYS_futex),
+        ALLOW(SYS_clock_gettime),
+        ALLOW(SYS_exit_group),
+        ALLOW(may_copy ? SYS_process_vm_readv : SYS_futex),
+        ALLOW(may_copy ? SYS_process_vm_writev : SYS_futex),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_TRAP),
+    };
+#undef ALLOW
+    const struct sock_fprog program = {sizeof rules / sizeof rules[0], rules};
+    const struct sigaction action = {.sa_sigaction = on_refused, .sa_flags = SA_SIGINFO};
+
+    return sigaction(SIGSYS, &action, NULL) == 0 && prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
+           prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
+}
+
+static void all_collectives(struct ranks_rank *rank, struct calls *calls, size_t count)
+{
+    for (int coll = 0; coll < HKT_SEND_RECV; coll++) {
+        const struct call call = {.coll = (enum hkt_coll)coll, .dtype = HKT_F32, .op = HKT_SUM, .root = 1, .count = count,
+                                  .kind = calls_reduces((enum hkt_coll)coll) ? EXACT_BUILTIN : EXACT_PLAIN};
+
+        calls_fill(calls, &call);
+        run_call(rank, calls, &call, NULL);
+    }
+}
+
+/** With two ranks, polling and yielding: what is left is the data path. */
+static void run_without_system_calls(struct ranks_rank *rank)
+{
+    const size_t count = *(const size_t *)rank->arg;
+    const struct call largest = {.coll = HKT_ALL_TO_ALL_V, .dtype = HKT_F32, .count = LARGE};
+    struct calls calls;
+
+    seen = rank->shared;
+    ranks_require(rank, calls_init(&calls, rank->comm, calls_room(&largest, rank->nranks)), "no memory");
+    for (int i = 0; i < 10; i++)
+        all_collectives(rank, &calls, count);
+    ranks_meet(rank, 0);
+    if (!refuse_system_calls(count == LARGE)) {
+        atomic_store(&rank->shared->counters[1], errno);
+        _exit(0);
+    }
+    for (int i = 0; i < (count == LARGE ? CALLS / 20 : CALLS); i++)
+        all_collectives(rank, &calls, count);
+    /* There is no way back: nobody leaves before all are done, then without a word. */
+    for (atomic_fetch_add(&rank->shared->met[1], 1); atomic_load(&rank->shared->met[1]) < rank->nranks;)
+        sched_yield();
+    syscall(SYS_exit_group, 0);
+}
+
+static void steady_calls_make_no_system_calls(void **state)
+{
+    static const char *const settings[] = {"HOCKET_YIELD=1000000", NULL};
+    static const char *const transports[] = {"thread", "shm"};
+
+    (void)state;
+    if (IS_SANITIZED) {
+        print_message("sanitizers make system calls of their own\n");
+        skip();
+    }
+    for (int t = 0; t < 2; t++)
+        for (size_t c = 0; c < sizeof counts / sizeof counts[0]; c++) {
+            struct hkt_config config = HKT_CONFIG_INIT;
+            struct ranks_shared *shared;
+            const struct ranks_job job = {.kind = t == 0 ? RANKS_THREADS : RANKS_PROCESSES, .nranks = 2,
+                                          .settings = settings, .config = &config, .leaves_descriptors = true,
+                                          .fn = run_without_system_calls, .arg = (void *)(uintptr_t)&counts[c]};
+
+            config.transport = transports[t];
+            const bool ok = ranks_try(&job, &shared);
+            const int refused = (int)atomic_load(&shared->counters[0]), no_seccomp = (int)atomic_load(&shared->counters[1]);
+            char text[RANKS_TEXT_MAX];
+
+            snprintf(text, sizeof text, "%s", shared->text);
+            ranks_release(shared);
+            if (no_seccomp != 0) {
+                print_message("this system has no seccomp filters: %s\n", strerror(no_seccomp));
+                skip();
+            }
+            if (!ok)
+                fail_msg("%s, count %zu: system call %d (see asm/unistd_64.h); %s", transports[t], counts[c], refused, text);
+        }
+}
+
+static void steady_threads_allocate_nothing(void **state)
+{
+    struct hkt_config config = HKT_CONFIG_INIT;
+    const struct ranks_job job = {.kind = RANKS_THREADS, .nranks = N, .config = &config,
+                                  .fn = steady_calls_allocate_nothing};
+
+    (void)state;
+    config.transport = "thread";
+    ranks_run(&job);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(steady_threads_allocate_nothing),
+        cmocka_unit_test(steady_calls_make_no_system_calls),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
