@@ -257,8 +257,9 @@ static enum hkt_status drive_shares(struct share *shares, size_t nshares, struct
 
 static enum hkt_status run_many(struct hkt__call *calls, size_t count)
 {
-    struct share *shares = hkt__calloc(count, sizeof *shares);
-    struct hkt__call *p2p_calls = hkt__calloc(count, sizeof *p2p_calls);
+    const bool is_small = count <= HKT__BATCH_SMALL;
+    struct share few_shares[HKT__BATCH_SMALL], *shares = is_small ? few_shares : hkt__calloc(count, sizeof *shares);
+    struct hkt__call few_calls[HKT__BATCH_SMALL], *p2p_calls = is_small ? few_calls : hkt__calloc(count, sizeof *p2p_calls);
     size_t nshares = 0;
     enum hkt_status rc;
 
@@ -282,8 +283,10 @@ static enum hkt_status run_many(struct hkt__call *calls, size_t count)
     rc = drive_shares(shares, nshares, calls, count);
 
 free_all:
-    hkt__free(shares);
-    hkt__free(p2p_calls);
+    if (!is_small) {
+        hkt__free(shares);
+        hkt__free(p2p_calls);
+    }
     return rc;
 }
 

@@ -29,6 +29,8 @@ HKT_NODISCARD enum hkt_status hkt__call_submit(struct hkt__call *call, struct hk
  *  by forced algorithms. */
 HKT_NODISCARD enum hkt_status hkt__internal_all_gather(const void *in, void *out, size_t bytes, struct hkt_comm *comm);
 
+#define HKT__BATCH_SMALL 16 /* calls of a batch that is run without allocating */
+
 /** Calls that progress together, each communicator's in order; takes and passes turns itself. tickets[i] is the turn of
  *  calls[i] on its communicator, taken by hkt__batch_tickets. Returns the first failure after all have ended. */
 void hkt__batch_tickets(const struct hkt__call *calls, size_t count, uint64_t *out_tickets);
