@@ -21,6 +21,45 @@ static void version_text(char *out, size_t bytes)
     snprintf(out, bytes, "%d.%d.%d", version / 10000, version / 100 % 100, version % 100);
 }
 
+/* What hkt_topo_detect has to read this machine with. */
+static const char *topology_source(bool *out_hwloc, char *text, size_t bytes)
+{
+    const char *hwloc = hkt_topo_hwloc_version();
+
+    *out_hwloc = hwloc[0] != '\0';
+    if (*out_hwloc)
+        snprintf(text, bytes, "%s: packages, NUMA nodes, L3 caches, cores, GPUs, NICs", hwloc);
+    else
+        snprintf(text, bytes,
+                 "built without: GPUs and NICs are not seen, the rest is read from /sys; install libhwloc-dev and "
+                 "build again");
+    return text;
+}
+
+/* Which parts this process may use. */
+static void print_topology(void)
+{
+    int counts[HKT_TOPO_KIND_COUNT] = { 0 };
+    struct hkt_topo *topo;
+    char text[160];
+    bool hwloc;
+
+    topology_source(&hwloc, text, sizeof text);
+    printf("\ntopology\n  %-8s %-4s %s\n", "hwloc", hwloc ? "yes" : "no", text);
+    if (hkt_topo_detect(&topo) != HKT_OK) {
+        printf("  machine  no   %s\n", hkt_last_error());
+        return;
+    }
+    for (int i = 0; i < hkt_topo_node_count(topo); i++)
+        counts[hkt_topo_node_get(topo, i)->kind]++;
+    fputs("  machine  yes ", stdout);
+    for (int kind = HKT_TOPO_PACKAGE; kind < HKT_TOPO_KIND_COUNT; kind++)
+        if (counts[kind] > 0)
+            printf(" %d %s", counts[kind], hkt_topo_kind_name((enum hkt_topo_kind)kind));
+    puts(" that this process may use; `hocket topo` shows them");
+    hkt_topo_destroy(topo);
+}
+
 static void print_features(void)
 {
     struct hkt_feature feature;
@@ -34,6 +73,7 @@ static void print_features(void)
         snprintf(kind, sizeof kind, "%s", feature.kind);
         printf("  %-8s %-4s %s\n", feature.name, feature.present ? "yes" : "no", feature.reason);
     }
+    print_topology();
     puts("\n`hocket info --settings` lists the environment variables.");
 }
 
@@ -50,6 +90,19 @@ static void print_settings(void)
     }
 }
 
+static cJSON *hwloc_json(void)
+{
+    cJSON *row = cJSON_CreateObject();
+    char text[160];
+    bool hwloc;
+
+    cJSON_AddStringToObject(row, "kind", "topology");
+    cJSON_AddStringToObject(row, "name", "hwloc");
+    cJSON_AddStringToObject(row, "reason", topology_source(&hwloc, text, sizeof text));
+    cJSON_AddBoolToObject(row, "present", hwloc);
+    return row;
+}
+
 static cJSON *features_json(void)
 {
     struct hkt_feature feature;
@@ -64,6 +117,7 @@ static cJSON *features_json(void)
         cJSON_AddStringToObject(row, "reason", feature.reason);
         cJSON_AddItemToArray(list, row);
     }
+    cJSON_AddItemToArray(list, hwloc_json());
     return list;
 }
 

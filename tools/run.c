@@ -16,6 +16,9 @@ static const char help_text[] =
     "usage: hocket run -n N [OPTIONS] PROGRAM [ARGUMENTS]\n\n"
     "Starts N ranks of a program on this machine. Ends when all ranks have ended; no process of the job is left then.\n\n"
     "  -n, --ranks N       number of ranks, 1 to 4096\n"
+    "  -b, --bind KIND     the CPUs of a rank: those of one core, l3, numa (node) or package; none, the default: all that\n"
+    "                      hocket itself may use. core takes one core after the other, the others spread evenly\n"
+    "  -v, --verbose       say which CPUs each rank gets\n"
     "  -T, --tag-output    put \"[rank] \" in front of each line of output\n"
     "  -t, --timeout S     end the job after S seconds (exit code 124); default: never\n"
     "  -g, --grace S       after a rank has failed, give the others S seconds to end by themselves; then SIGTERM, and\n"
@@ -55,17 +58,25 @@ static int read_options(int argc, char **argv, struct run_opts *opts)
 {
     static const struct option options[] = {
         { "ranks", required_argument, NULL, 'n' },   { "tag-output", no_argument, NULL, 'T' },
+        { "bind", required_argument, NULL, 'b' },    { "verbose", no_argument, NULL, 'v' },
         { "timeout", required_argument, NULL, 't' }, { "grace", required_argument, NULL, 'g' },
         { "help", no_argument, NULL, 'h' },          { NULL, 0, NULL, 0 },
     };
     long nranks = 0;
 
     opterr = 0;
-    for (int c; (c = getopt_long(argc, argv, "+:n:Tt:g:h", options, NULL)) != -1;) {
+    for (int c; (c = getopt_long(argc, argv, "+:n:b:vTt:g:h", options, NULL)) != -1;) {
         switch (c) {
         case 'n':
             if (!hkt_tool_parse_int(optarg, 1, RUN_RANKS_MAX, &nranks))
                 return hkt_tool_usage("run", "-n %s: the number of ranks is 1 to %d", optarg, RUN_RANKS_MAX);
+            break;
+        case 'b':
+            if (!run_bind_parse(optarg, &opts->bind))
+                return hkt_tool_usage("run", "--bind %s: one of none, core, l3, numa, package", optarg);
+            break;
+        case 'v':
+            opts->verbose = true;
             break;
         case 'T':
             opts->tag_output = true;
@@ -126,11 +137,13 @@ static int wait_for_supervisor(pid_t supervisor)
 
 int hkt_tool_run(int argc, char **argv)
 {
-    struct run_opts opts = { .grace_ms = 2000 };
+    struct run_opts opts = { .grace_ms = 2000, .bind = RUN_BIND_NONE };
     sigset_t signals, inherited;
     int alive[2];
-    const int code = read_options(argc, argv, &opts);
+    int code = read_options(argc, argv, &opts);
 
+    if (code < 0)
+        code = run_bind(&opts);
     if (code >= 0)
         return code;
     if (pipe2(alive, O_CLOEXEC) != 0) {

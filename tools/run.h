@@ -8,6 +8,7 @@
 #ifndef HOCKET_TOOLS_RUN_H
 #define HOCKET_TOOLS_RUN_H
 
+#include <sched.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -16,10 +17,13 @@
 #define RUN_RANKS_MAX 4096
 #define RUN_KILL_AFTER_MS 5000 /* between SIGTERM and SIGKILL */
 #define RUN_EXIT_TIMEOUT 124   /* as timeout(1) */
+#define RUN_BIND_NONE (-1)
 
 struct run_opts {
     int nranks;
-    bool tag_output;
+    bool tag_output, verbose;
+    int bind;           /* enum hkt_topo_kind of the part each rank gets, or RUN_BIND_NONE */
+    cpu_set_t *cpus;    /* [rank] what it may use; NULL: not bound */
     int64_t timeout_ms; /* 0: none */
     int64_t grace_ms;   /* from the first failure to SIGTERM for the others */
     char **command;     /* NULL-terminated */
@@ -31,6 +35,12 @@ int run_supervise(const struct run_opts *opts, int launcher_pipe, const sigset_t
 
 /** Signals that are passed on to the ranks, SIGCHLD added. */
 void run_signals(sigset_t *out_set);
+
+/* run_bind.c: the CPUs of each rank. */
+/** "none", "core", "l3", "numa", "package"; false: none of them. */
+bool run_bind_parse(const char *text, int *out_kind);
+/** Fill opts->cpus unless nothing is bound; with --verbose say which. Returns -1 to go on, else the exit code, after saying why. */
+int run_bind(struct run_opts *opts);
 
 /* run_rank.c: starting one rank. */
 struct run_spawn {
@@ -59,10 +69,10 @@ int64_t run_now_ms(void);
 
 /* run_output.c: lines of the ranks, tagged. */
 struct run_tag {
-    int fd;       /* what the rank writes comes out here; -1: ended */
-    int to;       /* STDOUT_FILENO or STDERR_FILENO */
+    int fd; /* what the rank writes comes out here; -1: ended */
+    int to; /* STDOUT_FILENO or STDERR_FILENO */
     int rank;
-    char *line;   /* the line that is not complete yet */
+    char *line; /* the line that is not complete yet */
     size_t bytes, room;
 };
 /** Make the pipe; returns the end for the rank, or -1 with errno. */

@@ -97,6 +97,11 @@ static void become_rank(const struct run_spawn *spawn, pid_t supervisor, int rep
     if (spawn->err_fd >= 0)
         dup2(spawn->err_fd, STDERR_FILENO);
     set_environment(spawn);
+    if (spawn->opts->cpus != NULL
+        && sched_setaffinity(0, sizeof *spawn->opts->cpus, &spawn->opts->cpus[spawn->rank]) != 0) {
+        hkt_tool_say("run", "rank %d cannot be bound: %s", spawn->rank, strerror(errno));
+        _exit(1);
+    }
     signal(SIGPIPE, SIG_DFL);
     signal(SIGTTOU, SIG_DFL);
     sigprocmask(SIG_SETMASK, spawn->inherited, NULL);

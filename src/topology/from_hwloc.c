@@ -101,6 +101,12 @@ static void count_above(hwloc_obj_t pci)
             (void *)(below(up) + 1); // NOLINT(performance-no-int-to-ptr): a counter in the field hwloc gives us
 }
 
+/** hwloc gives GB/s in binary floating point: whole megabytes are what is meant. */
+static uint64_t link_rate(const struct hwloc_pcidev_attr_s *pci)
+{
+    return (uint64_t)((double)pci->linkspeed * 1000 + 0.5) * 1000000;
+}
+
 /** Item of the switch that a device hangs on: the nearest bridge with more devices below than what comes from here. */
 static enum hkt_status find_switch(hwloc_obj_t device, const struct hkt__topo_item *like, struct hkt__topo_items *items,
                                    int32_t *out_item)
@@ -124,6 +130,7 @@ static enum hkt_status find_switch(hwloc_obj_t device, const struct hkt__topo_it
             return HKT_OK;
         }
     }
+    item.up_bytes_per_s = link_rate(&up->attr->bridge.upstream.pci);
     *out_item = items->count;
     return hkt__topo_items_add(items, &item);
 }
@@ -141,8 +148,7 @@ static enum hkt_status add_device(hwloc_topology_t hw, hwloc_obj_t pci, struct h
         snprintf(item.name, sizeof item.name, "%s", os->name);
         item.net_bytes_per_s = hkt__topo_sysfs_nic_rate("/sys", os->name);
     }
-    /* hwloc gives GB/s in binary floating point: whole megabytes are what is meant. */
-    item.up_bytes_per_s = (uint64_t)((double)pci->attr->pcidev.linkspeed * 1000 + 0.5) * 1000000;
+    item.up_bytes_per_s = link_rate(&pci->attr->pcidev);
     const enum hkt_status rc = find_switch(pci, &item, items, &item.inside);
 
     return rc < 0 ? rc : hkt__topo_items_add(items, &item);

@@ -6,7 +6,8 @@
 #include "topology/topo.h"
 
 #define BIT(kind) (1u << (kind))
-#define HOLDS_CORES (BIT(HKT_TOPO_HOST) | BIT(HKT_TOPO_PACKAGE) | BIT(HKT_TOPO_NUMA) | BIT(HKT_TOPO_L3))
+#define HOLDS_DEVICES (BIT(HKT_TOPO_HOST) | BIT(HKT_TOPO_PACKAGE) | BIT(HKT_TOPO_NUMA))
+#define HOLDS_CORES (HOLDS_DEVICES | BIT(HKT_TOPO_L3))
 
 static const char *const kind_names[HKT_TOPO_KIND_COUNT] = {
 #define KIND_NAME(name, text) [name] = text,
@@ -34,12 +35,12 @@ static const unsigned outer_kinds[HKT_TOPO_KIND_COUNT] = {
     [HKT_TOPO_L3] = BIT(HKT_TOPO_HOST) | BIT(HKT_TOPO_PACKAGE) | BIT(HKT_TOPO_NUMA),
     [HKT_TOPO_CORE] = HOLDS_CORES,
     [HKT_TOPO_PU] = HOLDS_CORES | BIT(HKT_TOPO_CORE),
-    [HKT_TOPO_SWITCH] = HOLDS_CORES | BIT(HKT_TOPO_SWITCH),
-    [HKT_TOPO_GPU] = HOLDS_CORES | BIT(HKT_TOPO_SWITCH),
-    [HKT_TOPO_NIC] = HOLDS_CORES | BIT(HKT_TOPO_SWITCH),
+    [HKT_TOPO_SWITCH] = HOLDS_DEVICES | BIT(HKT_TOPO_SWITCH),
+    [HKT_TOPO_GPU] = HOLDS_DEVICES | BIT(HKT_TOPO_SWITCH),
+    [HKT_TOPO_NIC] = HOLDS_DEVICES | BIT(HKT_TOPO_SWITCH),
 };
 
-/* Numbers for links that no source knows. Latencies are such that a cache line between two cores takes 60 ns within an L3,
+/* Numbers for links that no source knows; none for switches, which are of many kinds. Latencies are such that a cache line between two cores takes 60 ns within an L3,
  * 100 within a NUMA node, 120 within a package and 220 across packages, and a small message between hosts 5 us: the middle
  * of what is published for x86 servers (50-120 ns same socket, 150-300 ns across; 5 us is a usual alpha). Bandwidths: one
  * core copies about 10-20 GB/s; an AMD core complex reads about 50 GB/s; a NUMA node of 4 DDR5 channels gives about 100;
@@ -51,7 +52,6 @@ static const struct hkt_topo_link typical[HKT_TOPO_KIND_COUNT] = {
     [HKT_TOPO_NUMA] = { .kind = HKT_TOPO_MEMORY, .bytes_per_s = 100000000000, .latency_ns = 10 },
     [HKT_TOPO_L3] = { .kind = HKT_TOPO_MEMORY, .bytes_per_s = 50000000000, .latency_ns = 20 },
     [HKT_TOPO_CORE] = { .kind = HKT_TOPO_CACHE, .bytes_per_s = 15000000000, .latency_ns = 30 },
-    [HKT_TOPO_SWITCH] = { .kind = HKT_TOPO_PCIE, .bytes_per_s = 12000000000, .latency_ns = 100 },
     [HKT_TOPO_GPU] = { .kind = HKT_TOPO_PCIE, .bytes_per_s = 12000000000, .latency_ns = 500 },
     [HKT_TOPO_NIC] = { .kind = HKT_TOPO_PCIE, .bytes_per_s = 12000000000, .latency_ns = 500 },
 };

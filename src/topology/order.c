@@ -131,6 +131,38 @@ static struct hkt_topo_order *allocate(int nranks)
     return NULL;
 }
 
+/** Whether all ranks know their part at a level; what joins the ranks of a group is then that part. */
+static bool is_known(const struct hkt__topo_place *places, int nranks, enum hkt_topo_level level)
+{
+    for (int r = 0; r < nranks; r++) {
+        const int32_t numbers[HKT_TOPO_LEVEL_COUNT] = { places[r].l3,      places[r].numa,
+                                                        places[r].package, 0,
+                                                        places[r].rack,    0 };
+
+        if (numbers[level] < 0)
+            return false;
+    }
+    return true;
+}
+
+/** Of levels with equal groups the innermost that is known speaks for all: its links are those that the groups use. */
+static void find_factors(struct hkt_topo_order *order, const struct hkt__topo_place *places)
+{
+    int32_t below = order->nranks;
+
+    for (int level = 0, end; level < HKT_TOPO_LEVEL_COUNT; level = end) {
+        int known = level;
+
+        for (end = level + 1; end < HKT_TOPO_LEVEL_COUNT && order->ngroups[end] == order->ngroups[level];)
+            end++;
+        while (known < end && !is_known(places, order->nranks, (enum hkt_topo_level)known))
+            known++;
+        if (order->ngroups[level] != below)
+            order->factor[order->nfactors++] = (enum hkt_topo_level)(known < end ? known : level);
+        below = order->ngroups[level];
+    }
+}
+
 enum hkt_status hkt__topo_order(const struct hkt__topo_place *places, int nranks, struct hkt_topo_order **out_order)
 {
     struct row *rows = hkt__calloc((size_t)nranks, sizeof *rows);
@@ -153,12 +185,7 @@ enum hkt_status hkt__topo_order(const struct hkt__topo_place *places, int nranks
     }
     for (int level = 0; level < HKT_TOPO_LEVEL_COUNT; level++)
         cut_level(order, rows, (enum hkt_topo_level)level);
-    for (int level = 0, below = nranks; level < HKT_TOPO_LEVEL_COUNT; level++) {
-        if (order->ngroups[level] == below)
-            continue;
-        below = order->ngroups[level];
-        order->factor[order->nfactors++] = (enum hkt_topo_level)level;
-    }
+    find_factors(order, places);
     hkt__free(rows);
     *out_order = order;
     return HKT_OK;

@@ -48,7 +48,7 @@ HKT_NODISCARD enum hkt_status hkt__topo_draft_finish(struct hkt__topo_draft *dra
 
 /* Kinds (kinds.c). */
 bool hkt__topo_may_hold(enum hkt_topo_kind outer, enum hkt_topo_kind inner);
-/** Typical numbers of the link between a node of this kind and its parent; false: it has none (hardware threads). */
+/** Typical numbers of the link between a node of this kind and its parent; false: there are none. */
 bool hkt__topo_typical(enum hkt_topo_kind kind, struct hkt_topo_link *out_link);
 /** -1: there is no such name. */
 int hkt__topo_kind_find(const char *text);
