@@ -13,7 +13,13 @@ hkt__build_fn hkt__build_reduce_scatter_recursive_halving, hkt__build_all_gather
 /* circulant.c */
 hkt__build_fn hkt__build_all_reduce_circulant, hkt__build_reduce_scatter_circulant, hkt__build_all_gather_circulant;
 /* double_tree.c */
-hkt__build_fn hkt__build_all_reduce_double_tree;
+hkt__build_fn hkt__build_all_reduce_double_tree, hkt__build_broadcast_double_tree, hkt__build_reduce_double_tree;
+/* swing.c */
+hkt__build_fn hkt__build_all_reduce_swing;
+/* near_first.c */
+hkt__build_fn hkt__build_all_reduce_near_first, hkt__build_reduce_scatter_near_first, hkt__build_all_gather_near_first;
+/* blocks.c */
+hkt__build_fn hkt__build_broadcast_blocks, hkt__build_reduce_blocks;
 /* exchange.c */
 hkt__build_fn hkt__build_all_reduce_exchange;
 /* ordered.c */
@@ -62,6 +68,16 @@ struct hkt__arg *hkt__args_new(struct hkt__builder *b);
 static inline struct hkt__operand hkt__nothing(void)
 {
     return (struct hkt__operand){ .at = { 0, 1, 1 }, .like = { 0, 1, 1 } };
+}
+
+/** As hkt__scratch, with slots `stride` apart from `first` on. */
+static inline struct hkt__operand hkt__slots(struct hkt__builder *b, int first, int stride, struct hkt__operand like)
+{
+    struct hkt__operand x = hkt__scratch(b, first, like);
+
+    if (like.count > 0)
+        x.at = (struct hkt__span){ first, stride, first + (like.count - 1) * stride + 1 };
+    return x;
 }
 
 #endif

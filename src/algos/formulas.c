@@ -128,6 +128,11 @@ double hkt__rounds_tree(int p)
     return p == 1 ? 0 : summed_after(p, hkt__btree(p, 0).children[0]) + 1 + ceil_log(p);
 }
 
+double hkt__rounds_tree_up(int p)
+{
+    return p == 1 ? 0 : summed_after(p, hkt__btree(p, 0).children[0]) + 1;
+}
+
 /* An inner rank sends 3 halves in one tree and 1, as a leaf, in the other; smaller trees have no such rank. */
 double hkt__messages_tree(int p)
 {
@@ -137,6 +142,24 @@ double hkt__messages_tree(int p)
 double hkt__volume_tree(int p)
 {
     return hkt__messages_tree(p) / 2;
+}
+
+/* Each link of the root carries 4 blocks, the last of which goes on to the farthest rank; found by the verifier for p up to
+ * 200, for other p than powers of two with one round more at most. */
+double hkt__rounds_blocks(int p)
+{
+    return p == 1 ? 0 : p == 2 ? 4 : ceil_log(p) + (is_folded(p) ? 5 : 4);
+}
+
+/* The root sends the last block to L ranks, for want of another. */
+double hkt__messages_blocks(int p)
+{
+    return p == 1 ? 0 : hkt__block_count(p) + ceil_log(p) - 1;
+}
+
+double hkt__volume_blocks(int p)
+{
+    return p == 1 ? 0 : hkt__messages_blocks(p) / hkt__block_count(p);
 }
 
 double hkt__volume_bruck(int p)

@@ -19,7 +19,8 @@ hkt__formula hkt__cost_share, hkt__cost_2_share;      /* (p - 1) / p, 2 (p - 1) 
 /* Folding adds two rounds, one message and one n where p is no power of two. */
 hkt__formula hkt__rounds_doubling, hkt__messages_doubling; /* l; this is the volume, too */
 hkt__formula hkt__rounds_rabenseifner, hkt__messages_rabenseifner, hkt__volume_rabenseifner; /* 2 l; 2 (P - 1) / P */
-hkt__formula hkt__rounds_tree, hkt__messages_tree, hkt__volume_tree;
+hkt__formula hkt__rounds_tree, hkt__messages_tree, hkt__volume_tree, hkt__rounds_tree_up;
+hkt__formula hkt__rounds_blocks, hkt__messages_blocks, hkt__volume_blocks;
 hkt__formula hkt__volume_bruck; /* all-to-all: binary digits of 1 .. p - 1, over p */
 
 #endif

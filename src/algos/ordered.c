@@ -3,8 +3,8 @@
  * asks for (docs/numerics.md).
  *
  * Reduce-scatter: every block straight to the rank it is for: one round, (p-1)/p n, the least possible; p-1 slots of
- *   scratch, which slices bound. All-reduce: the same with chunk r for rank r, then everybody sends its sum to everybody.
- *   Reduce: the same, then everybody sends its sum to the root. Two rounds, 2(p-1)/p n.
+ *   scratch, which slices bound. All-reduce: the same with chunk r for rank r, then everybody sends its sum to
+ *   everybody. Reduce: the same, then everybody sends its sum to the root. Two rounds, 2(p-1)/p n.
  * Source: direct from the definition; compare the two-shot algorithm of direct.c. */
 #include "algos/builders.h"
 

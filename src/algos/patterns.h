@@ -46,5 +46,37 @@ struct hkt__btree {
 struct hkt__btree hkt__btree(int nranks, int rank);
 /** The twin: mirrored (even p) or shifted by one (odd p). */
 struct hkt__btree hkt__btree_twin(int nranks, int rank);
+/** A twin whose root is 0 as well: ranks 1.. mirrored (odd p) or shifted by one (even p). No other rank is inner in
+ *  both. */
+struct hkt__btree hkt__btree_twin_at_root(int nranks, int rank);
+
+/* Swing (De Sensi et al.): in step s < log2 p an even rank meets the one rho(s) = (1 - (-2)^(s+1)) / 3 ahead: 1, -1,
+ * 3, -5, 11, ...; odd ranks the other way. p is a power of two. */
+
+/** Whom rank meets in step s. */
+int hkt__swing_partner(int nranks, int rank, int step);
+/** A numbering such that the ranks that rank can reach in steps s, s+1, ... are those whose places differ from its
+ *  own in the last log2 p - s bits only. */
+int hkt__swing_place(int nranks, int rank);
+
+/* Broadcast of blocks 0..count-1 on the circulant graph (Traeff): ceil(log2 p) - 1 + count rounds, the fewest
+ * possible for ranks that send and receive one block a round. In round i a rank sends to the one `skip` ahead and
+ * receives from the one `skip` behind; skips come round after ceil(log2 p) rounds. Ranks count from the root, 0. */
+struct hkt__blocks {
+    struct hkt__halving halving; /* skips are its widths, from 1 up */
+    int nranks, rank, count;
+    int first, end;              /* rounds are [first, end) */
+    int sends[32], receives[32]; /* by round modulo ceil(log2 p): block, less what the round adds */
+};
+/** Blocks that suit p ranks: 4 ceil(log2 p), so that the L - 1 rounds at the end matter little; at most 64. */
+int hkt__block_count(int nranks);
+struct hkt__blocks hkt__blocks(int nranks, int rank, int count);
+/** One round; -1: no block. */
+struct hkt__block_round {
+    int skip, send, receive;
+} hkt__block_round(const struct hkt__blocks *blocks, int round);
+
+/** The largest divisor of p that is not above its square root: 1 for primes. */
+int hkt__near_square(int nranks);
 
 #endif

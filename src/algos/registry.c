@@ -43,6 +43,9 @@ static const char *two_buffers_v(int nranks, bool in_place)
 #define SRC_BARRIER "Hensgen, Finkel, Manber, IJPP 17(1), 1988"
 #define SRC_DEF "from the definition"
 #define SRC_DIRECT "from the definition, on shared scratch"
+#define SRC_SWING "De Sensi et al., NSDI 2024"
+#define SRC_PAT "Jeaugey, arXiv 2506.20252, 2025"
+#define SRC_BLOCKS "Traeff, arXiv 2407.18004, 2024"
 #define SRC_USER "from the definition, on the users' buffers (as XPMEM-based collectives)"
 
 #define USER_NOTE "buffers that peers can reach"
@@ -74,6 +77,14 @@ const struct hkt__algo hkt__algos[] = {
                 "about 3 log2 p, once for all slices", "2n", SRC_TREE2, 0 },
       .build = hkt__build_all_reduce_double_tree, .pipelined = true,
       .rounds = hkt__rounds_tree, .messages = hkt__messages_tree, .volume = hkt__volume_tree },
+    { .info = { HKT_ALL_REDUCE, "swing", "halving, then doubling, with partners 1, 1, 3, 5, 11, ... away: for rings and tori",
+                "power-of-two ranks", "2 log2 p", "2(p-1)/p n", SRC_SWING, 0 },
+      .build = hkt__build_all_reduce_swing, .restriction = power_of_two,
+      .rounds = hkt__cost_2_log, .messages = hkt__cost_2_log, .volume = hkt__cost_2_share },
+    { .info = { HKT_ALL_REDUCE, "near_first", "as circulant, with the large messages between near ranks; any p", "",
+                "2L", "2(p-1)/p n", SRC_PAT, 0 },
+      .build = hkt__build_all_reduce_near_first,
+      .rounds = hkt__cost_2_log, .messages = hkt__cost_2_log, .volume = hkt__cost_2_share },
     { .info = { HKT_ALL_REDUCE, "exchange", "everybody sends all to everybody and sums in rank order: one round", "",
                 "1 (p-1 messages)", "(p-1) n", SRC_DEF, 0 },
       .build = hkt__build_all_reduce_exchange, .ordered = true,
@@ -117,6 +128,10 @@ const struct hkt__algo hkt__algos[] = {
                 "p-1", "(p-1)/p n", SRC_TRG, 0 },
       .build = hkt__build_reduce_scatter_pairwise,
       .rounds = hkt__cost_linear, .messages = hkt__cost_linear, .volume = hkt__cost_share },
+    { .info = { HKT_REDUCE_SCATTER, "near_first", "as circulant, with the large messages between near ranks; any p", "",
+                "L", "(p-1)/p n", SRC_PAT, 0 },
+      .build = hkt__build_reduce_scatter_near_first,
+      .rounds = hkt__cost_log, .messages = hkt__cost_log, .volume = hkt__cost_share },
     { .info = { HKT_REDUCE_SCATTER, "ordered", "each block straight to the rank that sums it, in rank order", "",
                 "1 (p-1 messages)", "(p-1)/p n", SRC_DEF, 0 },
       .build = hkt__build_reduce_scatter_ordered, .ordered = true,
@@ -153,6 +168,10 @@ const struct hkt__algo hkt__algos[] = {
                 "p/2", "(p-1)/p n", SRC_NEIGH, 0 },
       .build = hkt__build_all_gather_neighbor_exchange, .restriction = even,
       .rounds = hkt__cost_half, .messages = hkt__cost_half, .volume = hkt__cost_share },
+    { .info = { HKT_ALL_GATHER, "near_first", "as circulant, with the large messages between near ranks; any p", "",
+                "L", "(p-1)/p n", SRC_PAT, 0 },
+      .build = hkt__build_all_gather_near_first,
+      .rounds = hkt__cost_log, .messages = hkt__cost_log, .volume = hkt__cost_share },
     { .info = { HKT_ALL_GATHER, "direct", "read every block from its rank's scratch", "",
                 "1 (p-1 signals)", "(p-1)/p n read", SRC_DIRECT, 1 },
       .build = hkt__build_all_gather_direct,
@@ -175,6 +194,14 @@ const struct hkt__algo hkt__algos[] = {
                 "2L", "2(p-1)/p n", SRC_VDG, 0 },
       .build = hkt__build_broadcast_scatter_all_gather,
       .rounds = hkt__cost_log_both, .messages = hkt__cost_2_log, .volume = hkt__cost_2_share },
+    { .info = { HKT_BROADCAST, "double_tree", "each half down its own binary tree, in pipelined slices", "",
+                "L, once for all slices", "n", SRC_TREE2, 0 },
+      .build = hkt__build_broadcast_double_tree, .pipelined = true,
+      .rounds = hkt__cost_log, .messages = hkt__cost_2, .volume = hkt__cost_1 },
+    { .info = { HKT_BROADCAST, "blocks", "4L blocks on a circulant graph, one in and one out a round: fewest rounds for any p", "",
+                "about L + 4, of one block each", "(5L-1)/(4L) n", SRC_BLOCKS, 0 },
+      .build = hkt__build_broadcast_blocks,
+      .rounds = hkt__rounds_blocks, .messages = hkt__messages_blocks, .volume = hkt__volume_blocks },
     { .info = { HKT_BROADCAST, "direct", "everybody reads the root's scratch", "",
                 "1 (p-1 signals)", "n read", SRC_DIRECT, 1 },
       .build = hkt__build_broadcast_direct,
@@ -197,6 +224,14 @@ const struct hkt__algo hkt__algos[] = {
                 "2L", "2(p-1)/p n received by the root", SRC_RAB ", with " SRC_CIRC, 0 },
       .build = hkt__build_reduce_reduce_scatter_gather,
       .rounds = hkt__cost_log_both, .messages = hkt__cost_2_log, .volume = hkt__cost_2_share },
+    { .info = { HKT_REDUCE, "double_tree", "each half up its own binary tree, in pipelined slices", "",
+                "about 2 log2 p, once for all slices", "n", SRC_TREE2, 0 },
+      .build = hkt__build_reduce_double_tree, .pipelined = true,
+      .rounds = hkt__rounds_tree_up, .messages = hkt__cost_2, .volume = hkt__cost_1 },
+    { .info = { HKT_REDUCE, "blocks", "the broadcast of blocks backwards: fewest rounds for any p", "",
+                "about L + 4, of one block each", "(5L-1)/(4L) n received by the root", SRC_BLOCKS, 0 },
+      .build = hkt__build_reduce_blocks,
+      .rounds = hkt__rounds_blocks, .messages = hkt__messages_blocks, .volume = hkt__volume_blocks },
     { .info = { HKT_REDUCE, "ordered", "each chunk summed in rank order by one rank, which sends it to the root", "",
                 "2 (2(p-1) messages)", "2(p-1)/p n received by the root", SRC_DEF, 0 },
       .build = hkt__build_reduce_ordered, .ordered = true,

@@ -1,7 +1,7 @@
 /* What could break: a row of the registry claims to sum in rank order, and for some number of ranks, some root or in
- * place adds in another order, in two steps, or differently on one rank: HOCKET_DETERMINISTIC would then pick algorithms
- * that round differently. Or a row that does sum in rank order does not say so; or a reducing collective has no ordered
- * row that every transport can run, so that the setting leaves nothing to choose. */
+ * place adds in another order, in two steps, or differently on one rank: HOCKET_DETERMINISTIC would then pick
+ * algorithms that round differently. Or a row that does sum in rank order does not say so; or a reducing collective
+ * has no ordered row that every transport can run, so that the setting leaves nothing to choose. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

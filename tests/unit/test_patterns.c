@@ -1,9 +1,10 @@
-/* What could break: index arithmetic that several algorithms share. A tree might lose a rank, hold one twice, or be deeper
- * than promised; a halving or a fold might not reach 1 or a power of two. */
+/* What could break: index arithmetic that several algorithms share. A tree might lose a rank, hold one twice, or be
+ * deeper than promised; a halving or a fold might not reach 1 or a power of two. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 #include <cmocka.h>
 
@@ -122,6 +123,92 @@ static void twin_trees_share_the_work(void **state)
         }
 }
 
+/* For broadcast both have the root of the broadcast as theirs, and nobody else works in both. */
+static void twin_trees_at_one_root_share_the_work(void **state)
+{
+    (void)state;
+    for (int p = 1; p <= RANKS; p++) {
+        check_tree(hkt__btree_twin_at_root, p);
+        assert_int_equal(hkt__btree_twin_at_root(p, 0).parent, -1);
+        for (int rank = 1; rank < p; rank++)
+            assert_true(hkt__btree(p, rank).nchildren == 0 || hkt__btree_twin_at_root(p, rank).nchildren == 0);
+    }
+}
+
+static void swing_meets_in_pairs_and_reaches_what_the_places_say(void **state)
+{
+    (void)state;
+    for (int steps = 0, p = 1; p <= 1024; p *= 2, steps++) {
+        int places[1024] = { 0 };
+
+        for (int rank = 0; rank < p; rank++)
+            places[hkt__swing_place(p, rank)]++;
+        for (int i = 0; i < p; i++)
+            assert_int_equal(places[i], 1);
+        for (int step = 0; step < steps; step++)
+            for (int rank = 0; rank < p; rank++) {
+                const int partner = hkt__swing_partner(p, rank, step), half = p >> (step + 1);
+
+                assert_int_equal(hkt__swing_partner(p, partner, step), rank);
+                /* Alike but for the bits not settled yet, and then on the other side. */
+                assert_int_equal(hkt__swing_place(p, rank) / half, (hkt__swing_place(p, partner) / half) ^ 1);
+            }
+    }
+    assert_int_equal(hkt__swing_partner(64, 0, 0), 1);
+    assert_int_equal(hkt__swing_partner(64, 0, 1), 63);
+    assert_int_equal(hkt__swing_partner(64, 0, 2), 3);
+    assert_int_equal(hkt__swing_partner(64, 0, 3), 59);
+    assert_int_equal(hkt__swing_partner(64, 0, 4), 11);
+}
+
+/* Sender and receiver mean the same block, a rank sends only what it has, and gets every block once. */
+static void blocks_reach_every_rank_once(void **state)
+{
+    static bool has[RANKS][64];
+    static struct hkt__blocks plans[RANKS];
+
+    (void)state;
+    for (int p = 2; p <= 130; p++)
+        for (int count = 1; count <= 16; count += 5) {
+            memset(has, 0, sizeof has);
+            for (int rank = 0; rank < p; rank++)
+                plans[rank] = hkt__blocks(p, rank, count);
+            assert_int_equal(plans[0].end - plans[0].first, count + hkt__log2_ceil((unsigned)p) - 1);
+            for (int i = plans[0].first; i < plans[0].end; i++) {
+                for (int rank = 0; rank < p; rank++) {
+                    const struct hkt__block_round out = hkt__block_round(&plans[rank], i);
+                    const struct hkt__block_round in = hkt__block_round(&plans[(rank + out.skip) % p], i);
+
+                    assert_int_equal(out.send, in.receive);
+                    assert_true(rank == 0 || out.send < 0 || has[rank][out.send]);
+                }
+                for (int rank = 0; rank < p; rank++) {
+                    const int got = hkt__block_round(&plans[rank], i).receive;
+
+                    assert_true(got < 0 || !has[rank][got]);
+                    if (got >= 0)
+                        has[rank][got] = true;
+                }
+            }
+            for (int rank = 1; rank < p; rank++)
+                for (int k = 0; k < count; k++)
+                    assert_true(has[rank][k]);
+        }
+    assert_true(hkt__blocks(65536, 65535, hkt__block_count(65536)).end > 0);
+}
+
+static void near_squares_divide(void **state)
+{
+    (void)state;
+    for (int p = 1; p <= RANKS; p++) {
+        const int a = hkt__near_square(p);
+
+        assert_true(p % a == 0 && a <= p / a);
+        for (int i = a + 1; i <= p / i; i++)
+            assert_true(p % i != 0);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -130,6 +217,10 @@ int main(void)
         cmocka_unit_test(fold_keeps_a_power_of_two_and_seats_every_guest),
         cmocka_unit_test(binary_trees_span_all_ranks_in_log_depth),
         cmocka_unit_test(twin_trees_share_the_work),
+        cmocka_unit_test(twin_trees_at_one_root_share_the_work),
+        cmocka_unit_test(swing_meets_in_pairs_and_reaches_what_the_places_say),
+        cmocka_unit_test(blocks_reach_every_rank_once),
+        cmocka_unit_test(near_squares_divide),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
