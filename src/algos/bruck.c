@@ -1,15 +1,15 @@
-/* Bruck's algorithms: ceil(log2 p) rounds for any p, for small blocks.
+/* Bruck's algorithms: log rounds for any p, for small blocks.
  *
  * All-gather: with d = 1, 2, 4, ... rank r sends the min(d, p-d) blocks r, r+1, ... to r-d, so what it has doubles.
  *   Blocks are addressed modulo p, which saves the final rotation. ceil(log2 p) a + (p-1)/p n b.
- * All-to-all: item j, for j in 1..p-1, is the block that rank r has for rank r+j. In round k all items whose number has
- *   bit k go 2^k ranks on, so each arrives by the binary digits of j. ceil(log2 p) rounds; a block travels once per
- *   digit, about n/2 a round in all.
+ * All-to-all: item j, for j in 1..p-1, is the block that rank r has for rank r+j. Numbers are written with digits of
+ *   some radix; in the round of the digit of weight w the items with digit value z go z w ranks on, all values at
+ *   once, so each arrives by the digits of j. A block travels once per digit that is not 0. Radix 2: ceil(log2 p)
+ *   rounds of one message and about n/2 each; radix 4: half the rounds of up to three messages, and about 3/4 of the
+ *   bytes in all.
  * Source: Bruck et al., Efficient algorithms for all-to-all communications in multiport message-passing systems, IEEE
  *   TPDS 8(11), 1997. */
 #include "algos/builders.h"
-
-#include "core/bits.h"
 
 void hkt__build_all_gather_bruck(struct hkt__builder *b)
 {
@@ -29,53 +29,71 @@ struct items {
     int first, stride, count;
 };
 
-/* The items with bit k set are 2^k progressions (one for each value of the lower bits) or else p / 2^(k+1) runs,
- * whichever is fewer. */
-static int item_groups(int p, int k)
-{
-    const int unit = 1 << k, progressions = unit < p - unit ? unit : p - unit;
-    const int runs = (p - unit + 2 * unit - 1) / (2 * unit);
+/* The items that travel together: those below p whose digit of weight `weight` is `value`. */
+struct digit {
+    int nranks, radix, weight, value;
+};
 
-    return progressions <= runs ? progressions : runs;
+/* They are `weight` progressions, one for each value of the lower digits, or a run of `weight` for each value of the
+ * higher ones: fewer of both. */
+static int progressions(const struct digit *d)
+{
+    const int room = d->nranks - d->value * d->weight;
+
+    return d->weight < room ? d->weight : room;
 }
 
-static struct items item_group(int p, int k, int group)
+static int runs(const struct digit *d)
 {
-    const int unit = 1 << k, progressions = unit < p - unit ? unit : p - unit;
+    const int period = d->radix * d->weight;
 
-    if (item_groups(p, k) == progressions) {
-        const int first = unit + group;
+    return (d->nranks - d->value * d->weight + period - 1) / period;
+}
 
-        return (struct items){ first, 2 * unit, (p - first + 2 * unit - 1) / (2 * unit) };
+static int item_groups(const struct digit *d)
+{
+    return progressions(d) <= runs(d) ? progressions(d) : runs(d);
+}
+
+static struct items item_group(const struct digit *d, int group)
+{
+    const int period = d->radix * d->weight, start = d->value * d->weight;
+
+    if (progressions(d) <= runs(d)) {
+        const int first = start + group;
+
+        return (struct items){ first, period, (d->nranks - first + period - 1) / period };
     }
-    const int first = unit + group * 2 * unit;
+    const int first = start + group * period;
 
-    return (struct items){ first, 1, unit < p - first ? unit : p - first };
+    return (struct items){ first, 1, d->weight < d->nranks - first ? d->weight : d->nranks - first };
 }
 
-static int items_with_bit(int p, int k)
+static int item_count(const struct digit *d)
 {
     int count = 0;
 
-    for (int group = 0; group < item_groups(p, k); group++)
-        count += item_group(p, k, group).count;
+    for (int group = 0; group < item_groups(d); group++)
+        count += item_group(d, group).count;
     return count;
+}
+
+/* Then the items of each value are one run. */
+static bool is_last_round(const struct digit *d)
+{
+    return d->weight * d->radix >= d->nranks;
 }
 
 /* Scratch: slot j for item j (slot 0 idle), then the items packed to be sent, then those that arrived packed. */
 static struct hkt__operand slots(struct hkt__builder *b, struct items at)
 {
-    struct hkt__operand x = hkt__scratch(b, at.first, hkt__range(b, HKT__IN, 0, 0, at.count));
-
-    x.at.stride = at.stride;
-    x.at.modulus = at.first + (at.count - 1) * at.stride + 1;
-    return x;
+    return hkt__slots(b, at.first, at.stride, hkt__range(b, HKT__IN, 0, 0, at.count));
 }
 
-static void pack(struct hkt__builder *b, int k, int area, bool is_unpack)
+static void pack(struct hkt__builder *b, const struct digit *d, int area, bool is_unpack)
 {
-    for (int group = 0, done = 0; group < item_groups(b->nranks, k); group++) {
-        const struct items items = item_group(b->nranks, k, group);
+    for (int group = 0, done = 0; group < item_groups(d); group++) {
+        const struct items items = item_group(d, group);
         const struct hkt__operand spread = slots(b, items);
         const struct hkt__operand packed = slots(b, (struct items){ area + done, 1, items.count });
 
@@ -84,47 +102,80 @@ static void pack(struct hkt__builder *b, int k, int area, bool is_unpack)
     }
 }
 
-/* Items that form one group need no packing: in round 0 they leave IN directly and arrive in their slots, in the last
- * round they leave their slots and arrive in OUT. In between a rank sends and receives the same items, so they cannot
- * stay in the same slots: a message could not arrive before one has left. */
-static void exchange_items(struct hkt__builder *b, int k, int nrounds)
+/* Items that form one group need no packing: in the first round they leave IN directly and arrive in their slots, in
+ * the last they leave their slots and arrive in OUT. In between a rank sends and receives the same items, so they
+ * cannot stay in the same slots: a message could not arrive before one has left. `area` is where they are packed. */
+static void give_items(struct hkt__builder *b, const struct digit *d, int area)
 {
-    const int p = b->nranks, r = b->rank, to = hkt__rank_at(b, 1 << k), from = hkt__rank_at(b, -(1 << k));
-    const int count = items_with_bit(p, k), area = p + (p + 1) / 2;
-    const struct items first_group = item_group(p, k, 0), packed = { p, 1, count }, arrived = { area, 1, count };
-    const bool is_single = item_groups(p, k) == 1, is_last = k == nrounds - 1;
+    const int to = hkt__rank_at(b, d->value * d->weight), count = item_count(d);
+    const struct items group = item_group(d, 0);
+    const bool is_last = is_last_round(d);
 
-    if (k == 0 && !(b->in_place && is_last)) {
-        hkt__send(b, to, 0, hkt__range(b, HKT__IN, r + 1, 2, count));
-    } else if (is_single && is_last) {
-        hkt__send(b, to, 0, slots(b, first_group));
+    if (d->weight == 1 && !(b->in_place && is_last)) {
+        hkt__send(b, to, 0, hkt__range(b, HKT__IN, b->rank + group.first, group.stride, count));
+    } else if (is_last) {
+        hkt__send(b, to, 0, slots(b, group));
     } else {
-        pack(b, k, packed.first, false);
-        hkt__send(b, to, 0, slots(b, packed));
+        pack(b, d, area, false);
+        hkt__send(b, to, 0, slots(b, (struct items){ area, 1, count }));
     }
-    if (is_last) {
-        hkt__recv(b, from, 0, hkt__range(b, HKT__OUT, r - first_group.first, -1, count));
-    } else if (is_single) {
-        hkt__recv(b, from, 0, slots(b, first_group));
+}
+
+static void take_items(struct hkt__builder *b, const struct digit *d, int area)
+{
+    const int from = hkt__rank_at(b, -d->value * d->weight), count = item_count(d);
+    const struct items group = item_group(d, 0);
+
+    if (is_last_round(d)) {
+        hkt__recv(b, from, 0, hkt__range(b, HKT__OUT, b->rank - group.first, -1, count));
+    } else if (item_groups(d) == 1) {
+        hkt__recv(b, from, 0, slots(b, group));
     } else {
-        hkt__recv(b, from, 0, slots(b, arrived));
-        pack(b, k, arrived.first, true);
+        hkt__recv(b, from, 0, slots(b, (struct items){ area, 1, count }));
+        pack(b, d, area, true);
     }
+}
+
+typedef void move_fn(struct hkt__builder *b, const struct digit *d, int area);
+
+/* All values of a digit. Local work is done in the order written, so all items are given before any is waited for. */
+static void move_items(struct hkt__builder *b, int radix, int weight, move_fn *move, int area)
+{
+    struct digit digit = { b->nranks, radix, weight, 1 };
+
+    for (; digit.value < radix && digit.value * weight < b->nranks; digit.value++) {
+        move(b, &digit, area);
+        area += item_count(&digit);
+    }
+}
+
+static void all_to_all(struct hkt__builder *b, int radix)
+{
+    const int p = b->nranks, r = b->rank, moved_max = p - (p + radix - 1) / radix; /* items of the first round */
+    const struct items all = { 1, 1, p - 1 }, resting = { radix, radix, (p - 1) / radix };
+    int weight = 1;
+
+    hkt__copy(b, 0, hkt__out(b, r), hkt__in(b, r));
+    if (b->in_place && radix >= p)
+        hkt__copy(b, 0, slots(b, all), hkt__range(b, HKT__IN, r + 1, 1, all.count));
+    else if (resting.count > 0)
+        hkt__copy(b, 0, slots(b, resting), hkt__range(b, HKT__IN, r + radix, radix, resting.count));
+    for (; weight < p; weight *= radix) {
+        move_items(b, radix, weight, give_items, p);
+        move_items(b, radix, weight, take_items, p + moved_max);
+    }
+    const struct items settled = { 1, 1, weight / radix - 1 }; /* they do not move in the last round */
+
+    if (settled.count > 0)
+        hkt__copy(b, 0, hkt__range(b, HKT__OUT, r - 1, -1, settled.count), slots(b, settled));
 }
 
 void hkt__build_all_to_all_bruck(struct hkt__builder *b)
 {
-    const int p = b->nranks, r = b->rank, nrounds = hkt__log2_ceil((unsigned)p);
-    const struct items all = { 1, 1, p - 1 }, even = { 2, 2, (p - 1) / 2 };
-    const struct items settled = { 1, 1, (1 << (nrounds - 1)) - 1 }; /* those that do not move in the last round */
+    all_to_all(b, 2);
+}
 
-    hkt__copy(b, 0, hkt__out(b, r), hkt__in(b, r));
-    if (nrounds == 1 && b->in_place)
-        hkt__copy(b, 0, slots(b, all), hkt__range(b, HKT__IN, r + 1, 1, all.count));
-    else if (even.count > 0)
-        hkt__copy(b, 0, slots(b, even), hkt__range(b, HKT__IN, r + 2, 2, even.count));
-    for (int k = 0; k < nrounds; k++)
-        exchange_items(b, k, nrounds);
-    if (settled.count > 0)
-        hkt__copy(b, 0, hkt__range(b, HKT__OUT, r - 1, -1, settled.count), slots(b, settled));
+void hkt__build_all_to_all_bruck4(struct hkt__builder *b)
+{
+    all_to_all(b, 4);
 }

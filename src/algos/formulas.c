@@ -170,3 +170,42 @@ double hkt__volume_bruck(int p)
         digits += __builtin_popcount((unsigned)item);
     return (double)digits / p;
 }
+
+double hkt__rounds_bruck4(int p)
+{
+    return (ceil_log(p) + 1) / 2;
+}
+
+double hkt__messages_bruck4(int p)
+{
+    int messages = 0;
+
+    for (int64_t weight = 1; weight < p; weight *= 4)
+        for (int value = 1; value < 4; value++)
+            messages += value * weight < p;
+    return messages;
+}
+
+double hkt__volume_bruck4(int p)
+{
+    int64_t digits = 0;
+
+    for (int item = 1; item < p; item++)
+        for (int rest = item; rest > 0; rest /= 4)
+            digits += rest % 4 != 0;
+    return (double)digits / p;
+}
+
+double hkt__messages_grid(int p)
+{
+    const int width = hkt__near_square(p);
+
+    return p == 1 ? 0 : width + p / width - 2;
+}
+
+double hkt__volume_grid(int p)
+{
+    const int width = hkt__near_square(p);
+
+    return p == 1 ? 0 : (2.0 * p - width - p / width) / p;
+}

@@ -22,5 +22,7 @@ hkt__formula hkt__rounds_rabenseifner, hkt__messages_rabenseifner, hkt__volume_r
 hkt__formula hkt__rounds_tree, hkt__messages_tree, hkt__volume_tree, hkt__rounds_tree_up;
 hkt__formula hkt__rounds_blocks, hkt__messages_blocks, hkt__volume_blocks;
 hkt__formula hkt__volume_bruck; /* all-to-all: binary digits of 1 .. p - 1, over p */
+hkt__formula hkt__rounds_bruck4, hkt__messages_bruck4, hkt__volume_bruck4; /* digits to the base of 4 */
+hkt__formula hkt__messages_grid, hkt__volume_grid;
 
 #endif

@@ -6,6 +6,7 @@
 
 #include "algos/builders.h"
 #include "algos/formulas.h"
+#include "algos/patterns.h"
 #include "core/bits.h"
 
 static const char *power_of_two(int nranks, bool in_place)
@@ -18,6 +19,12 @@ static const char *even(int nranks, bool in_place)
 {
     (void)in_place;
     return nranks == 1 || nranks % 2 == 0 ? "" : "needs an even number of ranks";
+}
+
+static const char *composite(int nranks, bool in_place)
+{
+    (void)in_place;
+    return nranks == 1 || hkt__near_square(nranks) > 1 ? "" : "needs a number of ranks that is no prime";
 }
 
 static const char *two_buffers(int nranks, bool in_place)
@@ -251,6 +258,14 @@ const struct hkt__algo hkt__algos[] = {
                 "L", "sum of popcount(1..p-1) / p n, about L/2 n", SRC_BRUCK, 0 },
       .build = hkt__build_all_to_all_bruck,
       .rounds = hkt__cost_log, .messages = hkt__cost_log, .volume = hkt__volume_bruck },
+    { .info = { HKT_ALL_TO_ALL, "bruck4", "blocks travel by the digits of their distance to the base of 4", "",
+                "L/2 (up to 3 messages each)", "sum of the digits of 1..p-1 that are not 0 / p n, about 3L/8 n", SRC_BRUCK, 0 },
+      .build = hkt__build_all_to_all_bruck4,
+      .rounds = hkt__rounds_bruck4, .messages = hkt__messages_bruck4, .volume = hkt__volume_bruck4 },
+    { .info = { HKT_ALL_TO_ALL, "grid", "along the rows, then along the columns, of a grid of p = a b ranks, near a square",
+                "ranks that are no prime", "2 (a+b-2 messages)", "(2p-a-b)/p n", SRC_BRUCK, 0 },
+      .build = hkt__build_all_to_all_grid, .restriction = composite,
+      .rounds = hkt__cost_2, .messages = hkt__messages_grid, .volume = hkt__volume_grid },
     { .info = { HKT_ALL_TO_ALL, "direct", "read every block from its rank's scratch", "",
                 "1 (p-1 signals)", "(p-1)/p n read", SRC_DIRECT, 1 },
       .build = hkt__build_all_to_all_direct,
