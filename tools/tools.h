@@ -20,6 +20,7 @@ int hkt_tool_perf(int argc, char **argv);
 int hkt_tool_info(int argc, char **argv);
 int hkt_tool_verify(int argc, char **argv);
 int hkt_tool_explain(int argc, char **argv);
+int hkt_tool_tune(int argc, char **argv);
 int hkt_tool_topo(int argc, char **argv);
 
 /** "hocket COMMAND: ..." on stderr; command NULL: "hocket: ...". */

@@ -64,6 +64,8 @@ struct hkt_verify_report {
 HKT_API HKT_NODISCARD enum hkt_status hkt_plan_verify(const struct hkt_plan_query *query,
                                                       struct hkt_verify_report *out_report);
 
+#define HKT_PRICE_COUNT 25   /* rows of the cost model: see hocket/tune.h */
+
 /** A case to choose an algorithm for. */
 struct hkt_choice_query {
     enum hkt_coll coll;
@@ -73,9 +75,8 @@ struct hkt_choice_query {
     const char *transport;   /* "thread", "shm" or "tcp" */
     int registered;          /* 1: the buffers are memory of hkt_mem_alloc */
     double crowd;            /* ranks per core, at least 1 */
+    const double *prices;    /* [HKT_PRICE_COUNT] to predict with; NULL: those in force */
 };
-#define HKT_PRICE_COUNT 25   /* rows of the cost model: see hocket/tune.h */
-
 /** One registry row of the collective, as the choice sees it. */
 struct hkt_candidate {
     const char *algo;

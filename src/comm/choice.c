@@ -137,6 +137,8 @@ enum hkt_status hkt_plan_candidates(const struct hkt_choice_query *query, struct
     hkt__prices_init(&prices, caps.latency_ns, caps.ns_per_byte, is_memory, query->crowd);
     if (tuned >= 0)
         memcpy(prices.price, tune->tables[tuned].price, sizeof prices.price);
+    if (query->prices != NULL)
+        memcpy(prices.price, query->prices, sizeof prices.price);
     rc = weigh_all(&weighing, out_candidates, capacity, out_count);
     hkt__work_table_destroy(table);
 
@@ -156,7 +158,10 @@ enum hkt_status hkt_comm_candidates(struct hkt_comm *comm, const struct hkt_choi
         .user_ok = comm->routes.all_user || (comm->routes.all_memory && query->registered),
         .copy_ok = comm->routes.all_copy, .ordered = comm->options.ordered, .slice_bytes = comm->options.slice_bytes,
         .scratch_bytes = comm->env.scratch_bytes, .tuned = hkt__comm_tuned(comm)};
-    const struct weighing weighing = {&args, &comm->routes.prices, comm->work, comm->options.forced[query->coll]};
+    struct hkt__prices prices = comm->routes.prices;
+    const struct weighing weighing = {&args, &prices, comm->work, comm->options.forced[query->coll]};
 
+    if (query->prices != NULL)
+        memcpy(prices.price, query->prices, sizeof prices.price);
     return weigh_all(&weighing, out_candidates, capacity, out_count);
 }

@@ -1,0 +1,299 @@
+/* `hocket tune`: measures what things cost on this machine and writes a table that hocket then chooses by. First it times all
+ * candidates of each collective at a few sizes and fits the prices of the cost model to that; then it times, at more sizes,
+ * those that the model with these prices cannot tell apart (within a factor of 2), and notes the winners. */
+#include <errno.h>
+#include <getopt.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "tools.h"
+#include "tune.h"
+
+#define CONTESTED 2.0      /* times the best prediction */
+#define FIT_FACTOR 32      /* between sizes the prices are fitted at */
+
+static const char help_text[] =
+    "usage: hocket tune [OPTIONS]\n\n"
+    "Measures what algorithms cost on this machine and writes a table that hocket then chooses them by (HOCKET_TUNE). Start it\n"
+    "with `hocket run -n N`, mpirun or srun as your jobs are started; alone it starts ranks on this machine. A table holds for\n"
+    "this machine, this many ranks per host and these transports; tables for others in the same file stay. Let nothing else run\n"
+    "meanwhile.\n\n"
+    "  -n, --ranks P          ranks to start when run alone; default: one per CPU, at least 2\n"
+    "  -o, --output FILE      the table; default: where hocket looks for it (HOCKET_TUNE, else ~/.cache/hocket/tune.json)\n"
+    "  -t, --transport LIST   allow just these transports, e.g. tcp\n"
+    "  -c, --collectives LIST all_reduce,broadcast,...; default: all\n"
+    "  -b, --minbytes SIZE    smallest vector; default 8\n"
+    "  -e, --maxbytes SIZE    largest vector; default 32M\n"
+    "  -f, --stepfactor N     between sizes; default 8\n"
+    "  -r, --rounds N         timed rounds of each case, 3 to 1000; default 9\n"
+    "  -C, --check            write nothing: measure all candidates, and say how good choices and predictions are\n"
+    "  -j, --json FILE        with --check: everything that was measured\n"
+    "  -h, --help             this text\n";
+
+static bool parse_colls(const char *list, bool colls[HKT_COLL_COUNT])
+{
+    char name[64];
+
+    memset(colls, 0, sizeof(bool) * HKT_COLL_COUNT);
+    while (*list != '\0') {
+        const size_t bytes = strcspn(list, ",");
+        enum hkt_coll coll;
+
+        snprintf(name, sizeof name, "%.*s", (int)bytes, list);
+        if (hkt_coll_parse(name, &coll) < 0)
+            return false;
+        colls[coll] = true;
+        list += bytes + (list[bytes] == ',');
+    }
+    return true;
+}
+
+static bool take_number(const char *text, long min, long max, int *out_value)
+{
+    long value;
+
+    if (!hkt_tool_parse_int(text, min, max, &value))
+        return false;
+    *out_value = (int)value;
+    return true;
+}
+
+/** One option with its value; false: the value does not fit. */
+static bool apply(int flag, const char *value, struct tune_options *o)
+{
+    switch (flag) {
+    case 'n': return take_number(value, 2, 4096, &o->nranks);
+    case 'r': return take_number(value, 3, 1000, &o->rounds);
+    case 'f': return take_number(value, 2, 1 << 20, &o->factor);
+    case 'b': return hkt_tool_parse_bytes(value, &o->bytes_min) && o->bytes_min > 0;
+    case 'e': return hkt_tool_parse_bytes(value, &o->bytes_max) && o->bytes_max <= (size_t)1 << 34;
+    case 'c': return parse_colls(value, o->colls);
+    case 'o': o->output = value; return value[0] != '\0';
+    case 't': o->transport = value; return true;
+    case 'j': o->json_path = value; return true;
+    default: o->is_check = true; return true;
+    }
+}
+
+/** -1: go on; else the exit code. */
+static int read_options(int argc, char **argv, struct tune_options *options)
+{
+    static const struct option names[] = {
+        {"ranks", required_argument, NULL, 'n'},       {"output", required_argument, NULL, 'o'},
+        {"transport", required_argument, NULL, 't'},   {"collectives", required_argument, NULL, 'c'},
+        {"minbytes", required_argument, NULL, 'b'},    {"maxbytes", required_argument, NULL, 'e'},
+        {"stepfactor", required_argument, NULL, 'f'},  {"rounds", required_argument, NULL, 'r'},
+        {"check", no_argument, NULL, 'C'},             {"json", required_argument, NULL, 'j'},
+        {"help", no_argument, NULL, 'h'},              {NULL, 0, NULL, 0},
+    };
+
+    *options = (struct tune_options){.bytes_min = 8, .bytes_max = 32u << 20, .factor = 8, .rounds = 9};
+    memset(options->colls, 1, sizeof options->colls);
+    opterr = 0;
+    for (int flag; (flag = getopt_long(argc, argv, ":n:o:t:c:b:e:f:r:Cj:h", names, NULL)) != -1;) {
+        if (flag == 'h') {
+            fputs(help_text, stdout);
+            return TOOL_OK;
+        }
+        if (flag == ':')
+            return hkt_tool_usage("tune", "%s needs a value", argv[optind - 1]);
+        if (flag == '?')
+            return hkt_tool_usage("tune", "there is no option %s", argv[optind - 1]);
+        if (!apply(flag, optarg, options))
+            return hkt_tool_usage("tune", "-%c does not take \"%s\"", flag, optarg);
+    }
+    if (optind < argc)
+        return hkt_tool_usage("tune", "\"%s\" is one argument too many", argv[optind]);
+    if (options->bytes_max < options->bytes_min)
+        return hkt_tool_usage("tune", "--maxbytes is less than --minbytes");
+    return -1;
+}
+
+/** Run alone: become `hocket run -n P` of this very command. Returns only on failure. */
+static int start_ranks(int argc, char **argv, const struct tune_options *options)
+{
+    const long cpus = sysconf(_SC_NPROCESSORS_ONLN);
+    char self[4096], count[24], run[] = "run", flag[] = "-n", tune[] = "tune";
+    const ssize_t bytes = readlink("/proc/self/exe", self, sizeof self - 1);
+    char **args = calloc((size_t)argc + 6, sizeof *args);
+
+    if (bytes < 0 || args == NULL) {
+        hkt_tool_say("tune", "cannot start ranks (%s): use hocket run -n P hocket tune", strerror(errno));
+        free(args);
+        return TOOL_FAILED;
+    }
+    self[bytes] = '\0';
+    snprintf(count, sizeof count, "%ld", options->nranks > 0 ? options->nranks : cpus > 2 ? cpus : 2);
+    char *head[] = {self, run, flag, count, self, tune};
+
+    memcpy(args, head, sizeof head);
+    for (int i = 1; i < argc; i++)
+        args[5 + i] = argv[i];
+    execv(self, args);
+    hkt_tool_say("tune", "cannot start %s: %s", self, strerror(errno));
+    free(args);
+    return TOOL_FAILED;
+}
+
+/** Measure all candidates of all series at sizes FIT_FACTOR apart. */
+static enum hkt_status take_samples(struct tune_rank *rank, struct tune_samples *samples)
+{
+    struct tune_series series;
+    struct hkt_candidate candidates[TUNE_ALGOS_MAX];
+    enum hkt_status rc = HKT_OK;
+
+    for (int i = 0; tune_series_get(rank, i, FIT_FACTOR, &series) && rc == HKT_OK; i++) {
+        if (series.kind.in_place)
+            continue; /* costs what it does out of place, for all the model knows */
+        for (int s = 0; s < series.count && rc == HKT_OK; s++) {
+            struct tune_case c = series.kind;
+            bool which[TUNE_ALGOS_MAX] = {false};
+            double us[TUNE_ALGOS_MAX];
+
+            c.bytes = series.sizes[s];
+            const int count = tune_candidates(rank, &c, NULL, candidates);
+
+            for (int k = 0; k < count; k++)
+                which[k] = candidates[k].unfit[0] == '\0';
+            rc = count < 0 ? HKT_ERR_INVALID : tune_measure(rank, &c, which, us);
+            for (int k = 0; k < count && rc == HKT_OK; k++) {
+                const struct tune_sample sample = {c, k, candidates[k].algo, us[k]};
+
+                if (which[k] && !tune_samples_add(samples, &sample))
+                    rc = HKT_ERR_NOMEM;
+            }
+        }
+    }
+    return rc;
+}
+
+/** The middle between two sizes, by ratio. */
+static size_t between(size_t a, size_t b)
+{
+    size_t low = a, high = b;
+
+    while (high - low > 1) { /* the largest m with m / a <= b / m */
+        const size_t middle = low + (high - low) / 2;
+
+        if ((double)middle * (double)middle <= (double)a * (double)b)
+            low = middle;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+struct choices {
+    struct hkt_tuned list[TUNE_CHOICES_MAX];
+    int count, cases;
+};
+
+/** One size of a series: measure what is contested, and note the winner. */
+static enum hkt_status contest(struct tune_rank *rank, const struct tune_series *series, int s, const double *prices,
+                               struct choices *choices)
+{
+    struct hkt_candidate candidates[TUNE_ALGOS_MAX];
+    struct tune_case c = series->kind;
+    bool which[TUNE_ALGOS_MAX] = {false};
+    double us[TUNE_ALGOS_MAX], best_us = 0;
+    int best = -1, contested = 0;
+
+    c.bytes = series->sizes[s];
+    const int count = tune_candidates(rank, &c, prices, candidates);
+
+    for (int k = 0; k < count; k++)
+        if (candidates[k].unfit[0] == '\0' && (best < 0 || candidates[k].predicted_us < candidates[best].predicted_us))
+            best = k;
+    for (int k = 0; k < count; k++) {
+        which[k] = candidates[k].unfit[0] == '\0' && candidates[k].predicted_us <= CONTESTED * candidates[best].predicted_us;
+        contested += which[k];
+    }
+    choices->cases++;
+    if (contested < 2)
+        return count < 0 ? HKT_ERR_INVALID : HKT_OK;
+    const enum hkt_status rc = tune_measure(rank, &c, which, us);
+
+    best = -1;
+    for (int k = 0; k < count && rc == HKT_OK; k++)
+        if (which[k] && (best < 0 || us[k] < best_us)) {
+            best = k;
+            best_us = us[k];
+        }
+    if (rc == HKT_OK && choices->count < TUNE_CHOICES_MAX)
+        choices->list[choices->count++] = (struct hkt_tuned){
+            .coll = c.coll, .in_place = c.in_place, .registered = c.registered,
+            .bytes_from = s == 0 ? 0 : between(series->sizes[s - 1], c.bytes) + 1,
+            .bytes_to = s == series->count - 1 ? (size_t)1000000000000000 : between(c.bytes, series->sizes[s + 1]),
+            .algo = candidates[best].algo, .measured_us = best_us};
+    return rc;
+}
+
+static enum hkt_status measure_all(struct tune_rank *rank, double prices[HKT_PRICE_COUNT], struct choices *choices,
+                                   double *out_error)
+{
+    struct tune_samples samples = {0};
+    struct tune_series series;
+    enum hkt_status rc = take_samples(rank, &samples);
+
+    if (rc == HKT_OK) {
+        *out_error = tune_fit(rank, &samples, prices);
+        rc = hkt_broadcast(prices, prices, HKT_PRICE_COUNT, HKT_F64, 0, rank->comm, NULL);
+    }
+    free(samples.list);
+    if (rc == HKT_OK && rank->rank == 0)
+        printf("prices fitted to %d measurements: half of them are predicted within %.0f %%\n", samples.count,
+               *out_error * 100);
+    for (int i = 0; rc == HKT_OK && tune_series_get(rank, i, rank->options->factor, &series); i++)
+        for (int s = 0; s < series.count && rc == HKT_OK; s++)
+            rc = contest(rank, &series, s, prices, choices);
+    return rc;
+}
+
+static int tune(struct tune_rank *rank)
+{
+    const char *path = rank->options->output != NULL ? rank->options->output : hkt_tune_path();
+    struct choices *choices = calloc(1, sizeof *choices);
+    double prices[HKT_PRICE_COUNT], error = 0;
+    enum hkt_status rc = HKT_ERR_NOMEM;
+
+    if (choices != NULL) {
+        hkt_comm_prices(rank->comm, prices);
+        rc = measure_all(rank, prices, choices, &error);
+    }
+    if (rc == HKT_OK && rank->rank == 0 && path[0] == '\0')
+        hkt_tool_say("tune", "HOCKET_TUNE=off, or no home folder: say with --output where the table goes");
+    if (rc == HKT_OK && rank->rank == 0) {
+        rc = path[0] == '\0' ? HKT_ERR_INVALID : hkt_tune_save(rank->comm, path, prices, choices->list, choices->count);
+        if (rc == HKT_OK)
+            printf("%d cases, %d contested and measured; table for %d ranks over %s: %s\n", choices->cases, choices->count,
+                   rank->nranks, hkt_comm_route(rank->comm), path);
+    }
+    if (rc < 0 && (rank->rank != 0 || path[0] != '\0'))
+        hkt_tool_say("tune", "rank %d: %s: %s", rank->rank, hkt_status_name(rc), hkt_last_error());
+    free(choices);
+    return rc == HKT_OK ? TOOL_OK : TOOL_FAILED;
+}
+
+int hkt_tool_tune(int argc, char **argv)
+{
+    struct tune_options options;
+    struct tune_rank rank = {.options = &options};
+    int code = read_options(argc, argv, &options);
+
+    if (code >= 0)
+        return code;
+    const enum hkt_status rc = tune_open(&rank);
+
+    if (rc < 0) {
+        hkt_tool_say("tune", "%s: %s", hkt_status_name(rc), hkt_last_error());
+        return TOOL_FAILED;
+    }
+    if (rank.nranks == 1) {
+        tune_close(&rank);
+        return start_ranks(argc, argv, &options);
+    }
+    code = options.is_check ? tune_check(&rank) : tune(&rank);
+    tune_close(&rank);
+    return code;
+}

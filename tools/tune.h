@@ -1,0 +1,88 @@
+/* The parts of `hocket tune`: options and order of work (tune.c), cases (tune_cases.c), measuring (tune_measure.c), the fit of
+ * prices (tune_fit.c), the report of --check (tune_check.c). All ranks do the same; what only one can know, rank 0 decides and
+ * sends. */
+#ifndef HOCKET_TOOLS_TUNE_H
+#define HOCKET_TOOLS_TUNE_H
+
+#include <hocket/hocket.h>
+#include <stdbool.h>
+
+#include "perf.h"
+
+#define TUNE_ALGOS_MAX 32   /* of one collective */
+#define TUNE_SIZES_MAX 32
+#define TUNE_CHOICES_MAX 512
+
+struct tune_options {
+    const char *output, *transport, *json_path;
+    bool colls[HKT_COLL_COUNT];
+    size_t bytes_min, bytes_max;
+    int factor, rounds, nranks;
+    bool is_check;
+};
+
+/** One kind of call at one size. */
+struct tune_case {
+    enum hkt_coll coll;
+    bool in_place, registered;
+    size_t bytes;                    /* of the whole vector, as it will be called: a multiple of the ranks */
+};
+
+/** Cases that differ in size alone. */
+struct tune_series {
+    struct tune_case kind;
+    size_t sizes[TUNE_SIZES_MAX];
+    int count;
+};
+
+/** This rank's communicators and buffers. */
+struct tune_rank {
+    struct hkt_comm *comm;           /* free choice; what is not measured goes over it */
+    struct hkt_comm *forced[TUNE_ALGOS_MAX]; /* number k forces each collective's k-th algorithm */
+    const struct tune_options *options;
+    int rank, nranks, nforced;
+    bool has_memory;                 /* buffers of hkt_mem_alloc make a difference */
+    unsigned char *own[2], *shared[2]; /* send and receive; allocated; of hkt_mem_alloc */
+    size_t buffer_bytes;
+};
+
+/** What an algorithm took for a case. */
+struct tune_sample {
+    struct tune_case c;
+    int algo;                        /* the collective's so-manieth row */
+    const char *name;
+    double measured_us;
+};
+struct tune_samples {
+    struct tune_sample *list;
+    int count, capacity;
+};
+
+/* tune_cases.c */
+/** Kinds of calls to look at, one after the other: false past the last. */
+bool tune_series_get(const struct tune_rank *rank, int index, int factor, struct tune_series *out_series);
+void tune_query(const struct tune_case *c, const double *prices, struct hkt_choice_query *out_query);
+/** Candidates of a case, by the collective's rows, unfit ones too; prices NULL: those in force. Returns how many, -1 on
+ *  failure. */
+int tune_candidates(const struct tune_rank *rank, const struct tune_case *c, const double *prices,
+                    struct hkt_candidate out_candidates[TUNE_ALGOS_MAX]);
+const char *tune_case_text(const struct tune_case *c, char *text, size_t bytes);
+
+/* tune_measure.c */
+HKT_NODISCARD enum hkt_status tune_open(struct tune_rank *rank);
+void tune_close(struct tune_rank *rank);
+/** Time the algorithms marked in `which`, turn and turn about; out_us of the others is untouched. The lower quartile over
+ *  the rounds of the slowest rank's time: disturbances only ever add. */
+HKT_NODISCARD enum hkt_status tune_measure(struct tune_rank *rank, const struct tune_case *c, const bool *which,
+                                           double out_us[TUNE_ALGOS_MAX]);
+
+/* tune_fit.c */
+bool tune_samples_add(struct tune_samples *samples, const struct tune_sample *sample);
+/** Prices that predict the samples best; in and out: starts from prices. Returns the median relative error, -1 on failure. */
+double tune_fit(const struct tune_rank *rank, const struct tune_samples *samples, double prices[HKT_PRICE_COUNT]);
+
+/* tune_check.c */
+/** Measure every candidate of every case, and say how good choice and predictions are. Returns the exit code. */
+int tune_check(struct tune_rank *rank);
+
+#endif

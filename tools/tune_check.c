@@ -1,0 +1,188 @@
+/* `hocket tune --check`: what the choice costs against the best that could have been chosen (regret), and how far predictions
+ * are off. The best of several noisy figures is too good to be true, so regret is overstated by about the noise. */
+#include <cjson/cJSON.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tools.h"
+#include "tune.h"
+
+/** All figures of all cases. */
+struct tally {
+    double *regrets, *errors, *chosen_errors; /* capacity each */
+    int cases, measured, capacity;
+    int blamed[HKT_PRICE_COUNT];              /* cases whose prediction is off, by its largest term */
+    cJSON *json;
+};
+
+static int compare_doubles(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+
+    return (x > y) - (x < y);
+}
+
+static double quantile(double *values, int count, double share)
+{
+    qsort(values, (size_t)count, sizeof *values, compare_doubles);
+    return count > 0 ? values[(int)ceil(count * share) - 1] : 0;
+}
+
+static double mean(const double *values, int count)
+{
+    double sum = 0;
+
+    for (int i = 0; i < count; i++)
+        sum += values[i];
+    return count > 0 ? sum / count : 0;
+}
+
+static void add_json(struct tally *tally, const struct tune_case *c, const struct hkt_candidate *candidate, double us)
+{
+    cJSON *row = cJSON_CreateObject();
+
+    cJSON_AddStringToObject(row, "collective", hkt_coll_name(c->coll));
+    cJSON_AddNumberToObject(row, "bytes", (double)c->bytes);
+    cJSON_AddBoolToObject(row, "in_place", c->in_place);
+    cJSON_AddBoolToObject(row, "registered", c->registered);
+    cJSON_AddStringToObject(row, "algorithm", candidate->algo);
+    cJSON_AddBoolToObject(row, "chosen", candidate->chosen);
+    cJSON_AddNumberToObject(row, "predicted_us", candidate->predicted_us);
+    cJSON_AddNumberToObject(row, "measured_us", us);
+    cJSON_AddItemToObject(row, "terms_us", cJSON_CreateDoubleArray(candidate->terms_us, HKT_PRICE_COUNT));
+    cJSON_AddItemToArray(tally->json, row);
+}
+
+static void blame(struct tally *tally, const struct hkt_candidate *candidate)
+{
+    int largest = 0;
+
+    for (int k = 1; k < HKT_PRICE_COUNT; k++)
+        if (candidate->terms_us[k] > candidate->terms_us[largest])
+            largest = k;
+    tally->blamed[largest]++;
+}
+
+/** One case's figures; rank 0 prints its line. */
+static void add_case(struct tally *tally, const struct tune_case *c, const struct hkt_candidate *candidates, int count,
+                     const double *us)
+{
+    int best = -1, chosen = -1;
+    char text[96];
+
+    for (int k = 0; k < count; k++) {
+        if (candidates[k].unfit[0] != '\0')
+            continue;
+        const double error = fabs(candidates[k].predicted_us / us[k] - 1);
+
+        best = best < 0 || us[k] < us[best] ? k : best;
+        chosen = candidates[k].chosen ? k : chosen;
+        tally->errors[tally->measured++] = error;
+        if (error > 0.15)
+            blame(tally, &candidates[k]);
+        if (tally->json != NULL)
+            add_json(tally, c, &candidates[k], us[k]);
+    }
+    if (best < 0 || chosen < 0)
+        return;
+    const double regret = us[chosen] / us[best] - 1;
+
+    tally->chosen_errors[tally->cases] = fabs(candidates[chosen].predicted_us / us[chosen] - 1);
+    tally->regrets[tally->cases++] = regret;
+    printf("%-52s %-20s %10.2f us (predicted %10.2f) %-20s %10.2f us  regret %5.1f %%\n",
+           tune_case_text(c, text, sizeof text), candidates[chosen].algo, us[chosen], candidates[chosen].predicted_us,
+           candidates[best].algo, us[best], regret * 100);
+}
+
+static enum hkt_status check_case(struct tune_rank *rank, const struct tune_case *c, struct tally *tally)
+{
+    struct hkt_candidate candidates[TUNE_ALGOS_MAX];
+    bool which[TUNE_ALGOS_MAX] = {false};
+    double us[TUNE_ALGOS_MAX];
+    const int count = tune_candidates(rank, c, NULL, candidates);
+
+    for (int k = 0; k < count; k++)
+        which[k] = candidates[k].unfit[0] == '\0';
+    const enum hkt_status rc = count < 0 ? HKT_ERR_INVALID : tune_measure(rank, c, which, us);
+
+    if (rc == HKT_OK && rank->rank == 0)
+        add_case(tally, c, candidates, count, us);
+    return rc;
+}
+
+static bool write_json(const char *path, cJSON *json)
+{
+    char *text = cJSON_PrintUnformatted(json);
+    FILE *file = text != NULL ? fopen(path, "we") : NULL;
+    bool ok = file != NULL && fputs(text, file) >= 0;
+
+    if (file != NULL)
+        ok &= fclose(file) == 0;
+    cJSON_free(text);
+    if (!ok)
+        hkt_tool_say("tune", "%s could not be written", path);
+    return ok;
+}
+
+static void print_summary(struct tally *tally, const struct tune_rank *rank)
+{
+    struct hkt_price price;
+    int worst = 0;
+
+    for (int k = 1; k < HKT_PRICE_COUNT; k++)
+        worst = tally->blamed[k] > tally->blamed[worst] ? k : worst;
+    printf("%d ranks over %s, %s: %d cases; regret mean %.1f %%, p90 %.1f %%, p99 %.1f %%; prediction error median %.0f %% "
+           "(of the chosen %.0f %%) over %d measurements\n",
+           rank->nranks, hkt_comm_route(rank->comm), hkt_comm_is_tuned(rank->comm) ? "by measured choices" : "by defaults",
+           tally->cases, mean(tally->regrets, tally->cases) * 100, quantile(tally->regrets, tally->cases, 0.9) * 100,
+           quantile(tally->regrets, tally->cases, 0.99) * 100, quantile(tally->errors, tally->measured, 0.5) * 100,
+           quantile(tally->chosen_errors, tally->cases, 0.5) * 100, tally->measured);
+    if (tally->blamed[worst] > 0 && hkt_price_get(worst, &price) == HKT_OK)
+        printf("off by more than 15 %%: most often where %s counts most (%d times): %s\n", price.name, tally->blamed[worst],
+               price.help);
+}
+
+/** How many cases there are. */
+static int count_cases(const struct tune_rank *rank)
+{
+    struct tune_series series;
+    int cases = 0;
+
+    for (int i = 0; tune_series_get(rank, i, rank->options->factor, &series); i++)
+        cases += series.count;
+    return cases;
+}
+
+int tune_check(struct tune_rank *rank)
+{
+    struct tally tally = {.capacity = count_cases(rank) + 1};
+    struct tune_series series;
+    enum hkt_status rc = HKT_OK;
+    bool ok = true;
+
+    tally.regrets = calloc((size_t)tally.capacity * (2 + TUNE_ALGOS_MAX), sizeof(double));
+    if (tally.regrets == NULL) {
+        hkt_tool_say("tune", "no memory for %d cases", tally.capacity);
+        return TOOL_FAILED;
+    }
+    tally.chosen_errors = tally.regrets + tally.capacity;
+    tally.errors = tally.chosen_errors + tally.capacity;
+    tally.json = rank->rank == 0 && rank->options->json_path != NULL ? cJSON_CreateArray() : NULL;
+    for (int i = 0; rc == HKT_OK && tune_series_get(rank, i, rank->options->factor, &series); i++)
+        for (int s = 0; s < series.count && rc == HKT_OK; s++) {
+            struct tune_case c = series.kind;
+
+            c.bytes = series.sizes[s];
+            rc = check_case(rank, &c, &tally);
+        }
+    if (rc < 0)
+        hkt_tool_say("tune", "rank %d: %s: %s", rank->rank, hkt_status_name(rc), hkt_last_error());
+    else if (rank->rank == 0)
+        print_summary(&tally, rank);
+    if (tally.json != NULL && rc == HKT_OK)
+        ok = write_json(rank->options->json_path, tally.json);
+    cJSON_Delete(tally.json);
+    free(tally.regrets);
+    return rc == HKT_OK && ok ? TOOL_OK : TOOL_FAILED;
+}

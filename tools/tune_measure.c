@@ -1,0 +1,193 @@
+/* Measuring: one communicator per algorithm number, so that algorithms can take turns call by call, which makes whatever
+ * disturbs the machine disturb all of them alike. */
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "tools.h"
+#include "tune.h"
+
+#define BATCH_US 150.0     /* calls timed in one go take at least this long */
+#define BATCH_CALLS 300
+#define ALGO_US 300000.0   /* what one algorithm may take for one case, but for its least number of rounds */
+#define ROUNDS_LEAST 3
+#define PILOTS 3           /* to find that out */
+#define PILOT_CALLS 10     /* each, of calls up to PILOT_BYTES; one of larger ones */
+#define PILOT_BYTES 65536
+
+static double now_us(void)
+{
+    struct timespec now;
+
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec * 1e6 + (double)now.tv_nsec / 1e3;
+}
+
+/** "all_reduce=ring,broadcast=binomial,...": each collective's row number k. False: there is none. */
+static bool force_list(int k, char *list, size_t bytes)
+{
+    int rows[HKT_COLL_COUNT] = {0};
+    struct hkt_algo_info info;
+    size_t used = 0;
+
+    list[0] = '\0';
+    for (int i = 0; hkt_algo_get(i, &info) == HKT_OK; i++)
+        if (rows[info.coll]++ == k && used < bytes)
+            used += (size_t)snprintf(list + used, bytes - used, "%s%s=%s", used > 0 ? "," : "", hkt_coll_name(info.coll),
+                                     info.name);
+    return used > 0 && used < bytes;
+}
+
+static enum hkt_status open_buffers(struct tune_rank *rank)
+{
+    enum hkt_status rc = HKT_OK;
+
+    rank->buffer_bytes = (rank->options->bytes_max + (size_t)rank->nranks * 16 + 8191) / 4096 * 4096;
+    for (int i = 0; i < 2 && rc == HKT_OK; i++) {
+        void *memory = NULL;
+
+        rank->own[i] = aligned_alloc(4096, rank->buffer_bytes);
+        if (rank->own[i] == NULL) {
+            hkt_tool_say("tune", "no memory for buffers of %zu bytes", rank->buffer_bytes);
+            return HKT_ERR_NOMEM;
+        }
+        memset(rank->own[i], 0, rank->buffer_bytes);
+        if (!rank->has_memory)
+            continue;
+        rc = hkt_mem_alloc(&memory, rank->buffer_bytes, rank->comm);
+        rank->shared[i] = memory;
+        if (rc == HKT_OK)
+            memset(memory, 0, rank->buffer_bytes);
+        for (int k = 0; k < rank->nforced && rc == HKT_OK; k++)
+            rc = hkt_comm_register(rank->forced[k], memory, rank->buffer_bytes);
+    }
+    return rc;
+}
+
+enum hkt_status tune_open(struct tune_rank *rank)
+{
+    struct hkt_config config = HKT_CONFIG_INIT;
+    char list[2048];
+    enum hkt_status rc;
+
+    config.transport = rank->options->transport;
+    rc = hkt_comm_init_env(&rank->comm, &config);
+    if (rc < 0)
+        return rc;
+    rank->rank = hkt_comm_rank(rank->comm);
+    rank->nranks = hkt_comm_size(rank->comm);
+    rank->has_memory = strcmp(hkt_comm_route(rank->comm), "shm") == 0;
+    if (rank->nranks == 1)
+        return HKT_OK;
+    while (rank->nforced < TUNE_ALGOS_MAX && force_list(rank->nforced, list, sizeof list)) {
+        config.algo = list;
+        rc = hkt_comm_split(rank->comm, 0, rank->rank, &config, &rank->forced[rank->nforced]);
+        if (rc < 0)
+            return rc;
+        rank->nforced++;
+    }
+    return open_buffers(rank);
+}
+
+void tune_close(struct tune_rank *rank)
+{
+    for (int k = 0; k < rank->nforced; k++)
+        (void)hkt_comm_destroy(rank->forced[k]);
+    (void)hkt_comm_destroy(rank->comm); /* shared buffers end with it */
+    free(rank->own[0]);
+    free(rank->own[1]);
+}
+
+/** The case as perf_call takes it. */
+static struct perf_case call_of(const struct tune_rank *rank, const struct tune_case *c)
+{
+    const bool whole = c->coll == HKT_ALL_REDUCE || c->coll == HKT_BROADCAST || c->coll == HKT_REDUCE;
+
+    return (struct perf_case){.coll = c->coll, .dtype = HKT_F32, .op = HKT_SUM, .in_place = c->in_place,
+                              .count = c->bytes / 4 / (whole ? 1 : (size_t)rank->nranks)};
+}
+
+static enum hkt_status time_calls(struct tune_rank *rank, const struct tune_case *c, int algo, int calls, double *out_us)
+{
+    struct perf_rank perf = {.comm = rank->forced[algo], .rank = rank->rank, .nranks = rank->nranks,
+                             .send = c->registered ? rank->shared[0] : rank->own[0],
+                             .recv = c->registered ? rank->shared[1] : rank->own[1]};
+    const struct perf_case call = call_of(rank, c);
+    enum hkt_status rc = hkt_barrier(rank->comm, NULL);
+    const double start = now_us();
+
+    for (int i = 0; i < calls && rc == HKT_OK; i++)
+        rc = perf_call(&perf, &call);
+    *out_us = (now_us() - start) / calls;
+    return rc;
+}
+
+/** Calls in a batch and rounds, for each algorithm; rank 0 decides. */
+struct pace {
+    int32_t calls[TUNE_ALGOS_MAX], rounds[TUNE_ALGOS_MAX];
+};
+
+static enum hkt_status find_pace(struct tune_rank *rank, const struct tune_case *c, const bool *which, struct pace *pace)
+{
+    enum hkt_status rc = HKT_OK;
+
+    for (int k = 0; k < rank->nforced && rc == HKT_OK; k++) {
+        double us = 0, second = 0;
+
+        if (!which[k])
+            continue;
+        rc = time_calls(rank, c, k, 1, &us); /* opens channels, touches memory */
+        for (int i = 0; i < PILOTS && rc == HKT_OK; i++) {
+            rc = time_calls(rank, c, k, c->bytes <= PILOT_BYTES ? PILOT_CALLS : 1, &second); /* as many on all ranks */
+            us = second < us ? second : us;
+        }
+        us = us > 0.05 ? us : 0.05;
+        const double calls = BATCH_US / us, rounds = ALGO_US / (us > BATCH_US ? us : BATCH_US);
+
+        pace->calls[k] = calls < 1 ? 1 : calls > BATCH_CALLS ? BATCH_CALLS : (int32_t)calls;
+        pace->rounds[k] = rounds < ROUNDS_LEAST              ? ROUNDS_LEAST
+                          : rounds > rank->options->rounds ? rank->options->rounds
+                                                           : (int32_t)rounds;
+    }
+    return rc == HKT_OK ? hkt_broadcast(pace, pace, sizeof *pace, HKT_UINT8, 0, rank->comm, NULL) : rc;
+}
+
+static int compare_doubles(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+
+    return (x > y) - (x < y);
+}
+
+enum hkt_status tune_measure(struct tune_rank *rank, const struct tune_case *c, const bool *which,
+                             double out_us[TUNE_ALGOS_MAX])
+{
+    const int rounds = rank->options->rounds;
+    double *times = calloc((size_t)rounds * TUNE_ALGOS_MAX, sizeof *times);
+    struct pace pace = {{0}, {0}};
+    enum hkt_status rc;
+
+    if (times == NULL) {
+        hkt_tool_say("tune", "no memory for %d rounds", rounds);
+        return HKT_ERR_NOMEM;
+    }
+    rc = find_pace(rank, c, which, &pace);
+    for (int round = 0; round < rounds && rc == HKT_OK; round++) {
+        for (int i = 0; i < rank->nforced && rc == HKT_OK; i++) {
+            const int k = (i + round) % rank->nforced; /* who is first has no advantage */
+
+            if (which[k] && round < pace.rounds[k])
+                rc = time_calls(rank, c, k, pace.calls[k], &times[k * rounds + round]);
+        }
+    }
+    if (rc == HKT_OK)
+        rc = hkt_all_reduce(times, times, (size_t)rounds * TUNE_ALGOS_MAX, HKT_F64, HKT_MAX, rank->comm, NULL);
+    for (int k = 0; k < rank->nforced && rc == HKT_OK; k++) {
+        if (!which[k])
+            continue;
+        qsort(&times[k * rounds], (size_t)pace.rounds[k], sizeof *times, compare_doubles);
+        out_us[k] = times[k * rounds + pace.rounds[k] / 4];
+    }
+    free(times);
+    return rc;
+}
