@@ -1,6 +1,7 @@
 /* Costs as functions of p: see formulas.h. A test compares them with what the verifier counts. */
 #include "algos/formulas.h"
 
+#include "algos/levels.h"
 #include "algos/patterns.h"
 #include "core/bits.h"
 
@@ -208,4 +209,49 @@ double hkt__volume_grid(int p)
     const int width = hkt__near_square(p);
 
     return p == 1 ? 0 : (2.0 * p - width - p / width) / p;
+}
+
+double hkt__rounds_levels(int p)
+{
+    return p == 1 ? 0 : hkt__levels_default(p).count;
+}
+
+double hkt__rounds_2_levels(int p)
+{
+    return 2 * hkt__rounds_levels(p);
+}
+
+static int one_less(int size)
+{
+    return size - 1;
+}
+
+static double sum_over_levels(int p, int (*of)(int size))
+{
+    const struct hkt__levels levels = hkt__levels_default(p);
+    int sum = 0;
+
+    for (int i = 0; i < levels.count; i++)
+        sum += of(levels.sizes[i]);
+    return sum;
+}
+
+double hkt__messages_levels(int p)
+{
+    return sum_over_levels(p, one_less);
+}
+
+double hkt__messages_2_levels(int p)
+{
+    return 2 * sum_over_levels(p, one_less);
+}
+
+double hkt__rounds_levels_down(int p)
+{
+    return sum_over_levels(p, floor_log);
+}
+
+double hkt__rounds_levels_up(int p)
+{
+    return sum_over_levels(p, ceil_log);
 }

@@ -1,18 +1,19 @@
-/* All-to-all on a grid: ranks are cells of `width` columns, a row being consecutive ranks; p = width * height, as
- * near to a square as it divides. First every rank sends along its row what is for each column, then, along its
- * column, what is for each row. Fewer and larger messages, width + height - 2 instead of p - 1, for twice the bytes;
- * and where a row is a host, all that leaves it goes in height - 1 messages a rank.
+/* All-to-all on a grid: ranks are cells of `width` columns, a row being consecutive ranks: the innermost groups, or
+ * else p = width * height, as near to a square as it divides. First every rank sends along its row what is for each
+ * column, then, along its column, what is for each row. Fewer and larger messages, width + height - 2 instead of p -
+ * 1, for twice the bytes; and where a row is a host, all that leaves it goes in height - 1 messages a rank.
  *
  * Cost two rounds, (2 p - width - height)/p n. Source: folklore; see Bruck et al., IEEE TPDS 8(11), 1997, of which this
  *   is the two-digit case, and the two-dimensional all-to-all of Tutel (Hwang et al., MLSys 2023). */
 #include "algos/builders.h"
+#include "algos/levels.h"
 #include "algos/patterns.h"
 
 /* Slot x + width * y holds, between the phases, the block of the rank in column x of this row for the one in row y of
  * this column: so what a rank receives is a column of slots, and what it sends on a row. */
 void hkt__build_all_to_all_grid(struct hkt__builder *b)
 {
-    const int p = b->nranks, width = hkt__near_square(p), height = p / width;
+    const int width = b->levels != NULL ? b->levels->sizes[0] : hkt__near_square(b->nranks), height = b->nranks / width;
     const int x = b->rank % width, y = b->rank / width;
 
     for (int k = 0; k < width; k++) {

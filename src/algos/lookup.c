@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "algos/levels.h"
 #include "algos/registry.h"
 #include "core/error.h"
 
@@ -44,22 +45,32 @@ static void build_alone(struct hkt__builder *b)
         hkt__copy(b, 0, hkt__out_all(b), hkt__in_all(b));
 }
 
-enum hkt_status hkt__algo_build(const struct hkt__algo *algo, int nranks, int rank, int root, bool in_place,
-                                struct hkt__sched **out_sched)
+enum hkt_status hkt__algo_build_case(const struct hkt__algo *algo, const struct hkt__algo_case *c,
+                                     struct hkt__sched **out_sched)
 {
-    const struct hkt__build_args args = { algo->info.coll, algo->info.name,  nranks, rank, root,
-                                          in_place,        algo->user_direct };
-    const char *why = algo->restriction != NULL ? algo->restriction(nranks, in_place) : "";
+    const struct hkt__build_args args = { algo->info.coll, algo->info.name, c->nranks,        c->rank,
+                                          c->root,         c->in_place,     algo->user_direct };
+    const char *why = algo->restriction != NULL ? algo->restriction(c->nranks, c->in_place) : "";
     struct hkt__builder b;
     enum hkt_status rc;
 
     if (why[0] != '\0')
         return hkt__fail(HKT_ERR_UNSUPPORTED, "%s %s on %d ranks%s: %s", hkt_coll_name(algo->info.coll),
-                         algo->info.name, nranks, in_place ? ", in place" : "", why);
+                         algo->info.name, c->nranks, c->in_place ? ", in place" : "", why);
+    rc = c->levels != NULL ? hkt__levels_check(c->levels, c->nranks) : HKT_OK;
+    if (rc < 0)
+        return rc;
     rc = hkt__builder_init(&b, &args);
-    if (rc == HKT_OK && nranks == 1)
+    b.levels = c->levels;
+    if (rc == HKT_OK && c->nranks == 1)
         build_alone(&b);
     else if (rc == HKT_OK)
         algo->build(&b);
     return hkt__builder_finish(&b, out_sched);
+}
+
+enum hkt_status hkt__algo_build(const struct hkt__algo *algo, int nranks, int rank, int root, bool in_place,
+                                struct hkt__sched **out_sched)
+{
+    return hkt__algo_build_case(algo, &(struct hkt__algo_case){ nranks, rank, root, in_place, NULL }, out_sched);
 }

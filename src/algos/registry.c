@@ -1,7 +1,8 @@
 /* The table of all algorithms, ordered by collective. In the texts p is the number of ranks, n the bytes of the
  * collective's total vector (all-gather: its output; reduce-scatter: the input of one rank; gather, scatter and
- * all-to-all: p blocks), L = ceil(log2 p), P the largest power of two <= p. `steps` counts messages that follow each
- * other, `bytes` what the busiest rank sends (where it says so: receives, or reads from its peers). */
+ * all-to-all: p blocks), L = ceil(log2 p), P the largest power of two <= p, g the members of a group, by level.
+ * `steps` counts messages that follow each other, `bytes` what the busiest rank sends (where it says so: receives, or
+ * reads from its peers). */
 #include "algos/registry.h"
 
 #include "algos/builders.h"
@@ -53,9 +54,12 @@ static const char *two_buffers_v(int nranks, bool in_place)
 #define SRC_SWING "De Sensi et al., NSDI 2024"
 #define SRC_PAT "Jeaugey, arXiv 2506.20252, 2025"
 #define SRC_BLOCKS "Traeff, arXiv 2407.18004, 2024"
+#define SRC_HIER "Hidayetoglu et al., arXiv 2408.05962, 2024"
 #define SRC_USER "from the definition, on the users' buffers (as XPMEM-based collectives)"
 
 #define USER_NOTE "buffers that peers can reach"
+
+#define GROUPS_NOTE "ranks in groups of one size; no prime"
 
 /* All rows have one shape. */
 /* clang-format off */
@@ -92,6 +96,11 @@ const struct hkt__algo hkt__algos[] = {
                 "2L", "2(p-1)/p n", SRC_PAT, 0 },
       .build = hkt__build_all_reduce_near_first,
       .rounds = hkt__cost_2_log, .messages = hkt__cost_2_log, .volume = hkt__cost_2_share },
+    { .info = { HKT_ALL_REDUCE, "hierarchical",
+                "reduce-scatter inside groups, then across them, outwards; all-gathers backwards: little leaves a group",
+                GROUPS_NOTE, "2 per level (2 (g-1) messages)", "2(p-1)/p n", SRC_HIER, 0 },
+      .build = hkt__build_all_reduce_hierarchical, .restriction = composite,
+      .rounds = hkt__rounds_2_levels, .messages = hkt__messages_2_levels, .volume = hkt__cost_2_share },
     { .info = { HKT_ALL_REDUCE, "exchange", "everybody sends all to everybody and sums in rank order: one round", "",
                 "1 (p-1 messages)", "(p-1) n", SRC_DEF, 0 },
       .build = hkt__build_all_reduce_exchange, .ordered = true,
@@ -139,6 +148,10 @@ const struct hkt__algo hkt__algos[] = {
                 "L", "(p-1)/p n", SRC_PAT, 0 },
       .build = hkt__build_reduce_scatter_near_first,
       .rounds = hkt__cost_log, .messages = hkt__cost_log, .volume = hkt__cost_share },
+    { .info = { HKT_REDUCE_SCATTER, "hierarchical", "inside groups, then across them, outwards: little leaves a group",
+                GROUPS_NOTE, "1 per level (g-1 messages)", "(p-1)/p n", SRC_HIER, 0 },
+      .build = hkt__build_reduce_scatter_hierarchical, .restriction = composite,
+      .rounds = hkt__rounds_levels, .messages = hkt__messages_levels, .volume = hkt__cost_share },
     { .info = { HKT_REDUCE_SCATTER, "ordered", "each block straight to the rank that sums it, in rank order", "",
                 "1 (p-1 messages)", "(p-1)/p n", SRC_DEF, 0 },
       .build = hkt__build_reduce_scatter_ordered, .ordered = true,
@@ -179,6 +192,10 @@ const struct hkt__algo hkt__algos[] = {
                 "L", "(p-1)/p n", SRC_PAT, 0 },
       .build = hkt__build_all_gather_near_first,
       .rounds = hkt__cost_log, .messages = hkt__cost_log, .volume = hkt__cost_share },
+    { .info = { HKT_ALL_GATHER, "hierarchical", "across groups, then inside them, inwards: little leaves a group",
+                GROUPS_NOTE, "1 per level (g-1 messages)", "(p-1)/p n", SRC_HIER, 0 },
+      .build = hkt__build_all_gather_hierarchical, .restriction = composite,
+      .rounds = hkt__rounds_levels, .messages = hkt__messages_levels, .volume = hkt__cost_share },
     { .info = { HKT_ALL_GATHER, "direct", "read every block from its rank's scratch", "",
                 "1 (p-1 signals)", "(p-1)/p n read", SRC_DIRECT, 1 },
       .build = hkt__build_all_gather_direct,
@@ -209,6 +226,10 @@ const struct hkt__algo hkt__algos[] = {
                 "about L + 4, of one block each", "(5L-1)/(4L) n", SRC_BLOCKS, 0 },
       .build = hkt__build_broadcast_blocks,
       .rounds = hkt__rounds_blocks, .messages = hkt__messages_blocks, .volume = hkt__volume_blocks },
+    { .info = { HKT_BROADCAST, "hierarchical", "down a binomial tree across groups, then inside them", GROUPS_NOTE,
+                "sum of log2 g", "sum of log2 g n", SRC_HIER, 0 },
+      .build = hkt__build_broadcast_hierarchical, .restriction = composite,
+      .rounds = hkt__rounds_levels_down, .messages = hkt__rounds_levels_up, .volume = hkt__rounds_levels_up },
     { .info = { HKT_BROADCAST, "direct", "everybody reads the root's scratch", "",
                 "1 (p-1 signals)", "n read", SRC_DIRECT, 1 },
       .build = hkt__build_broadcast_direct,
@@ -239,6 +260,10 @@ const struct hkt__algo hkt__algos[] = {
                 "about L + 4, of one block each", "(5L-1)/(4L) n received by the root", SRC_BLOCKS, 0 },
       .build = hkt__build_reduce_blocks,
       .rounds = hkt__rounds_blocks, .messages = hkt__messages_blocks, .volume = hkt__volume_blocks },
+    { .info = { HKT_REDUCE, "hierarchical", "up a binomial tree inside groups, then across them", GROUPS_NOTE,
+                "sum of log2 g", "n (the root receives sum of log2 g n)", SRC_HIER, 0 },
+      .build = hkt__build_reduce_hierarchical, .restriction = composite,
+      .rounds = hkt__rounds_levels_up, .messages = hkt__rounds_levels_up, .volume = hkt__rounds_levels_up },
     { .info = { HKT_REDUCE, "ordered", "each chunk summed in rank order by one rank, which sends it to the root", "",
                 "2 (2(p-1) messages)", "2(p-1)/p n received by the root", SRC_DEF, 0 },
       .build = hkt__build_reduce_ordered, .ordered = true,
@@ -298,6 +323,10 @@ const struct hkt__algo hkt__algos[] = {
                 "L", "0", SRC_BARRIER, 0 },
       .build = hkt__build_barrier_dissemination,
       .rounds = hkt__cost_log, .messages = hkt__cost_log, .volume = hkt__cost_0 },
+    { .info = { HKT_BARRIER, "hierarchical", "signals to the first rank of each group, outwards, and back", GROUPS_NOTE,
+                "2 per level", "0", SRC_HIER, 0 },
+      .build = hkt__build_barrier_hierarchical, .restriction = composite,
+      .rounds = hkt__rounds_2_levels, .messages = hkt__messages_levels, .volume = hkt__cost_0 },
     { .info = { HKT_BARRIER, "flat", "everybody signals everybody: for few ranks", "",
                 "1 (p-1 signals)", "0", SRC_DEF, 0 },
       .build = hkt__build_barrier_flat,
@@ -316,6 +345,10 @@ const struct hkt__algo hkt__algos[] = {
                 "L", "up to n", SRC_BRUCK, 0 },
       .build = hkt__build_all_gather_bruck,
       .rounds = hkt__cost_log, .messages = hkt__cost_log, .volume = hkt__cost_share },
+    { .info = { HKT_ALL_GATHER_V, "hierarchical", "across groups, then inside them, inwards: little leaves a group",
+                GROUPS_NOTE, "1 per level (g-1 messages)", "up to n", SRC_HIER, 0 },
+      .build = hkt__build_all_gather_hierarchical, .restriction = composite,
+      .rounds = hkt__rounds_levels, .messages = hkt__messages_levels, .volume = hkt__cost_share },
     { .info = { HKT_ALL_GATHER_V, "direct", "read every block from its rank's scratch", "",
                 "1 (p-1 signals)", "n without the own block, read", SRC_DIRECT, 1 },
       .build = hkt__build_all_gather_direct,
@@ -332,6 +365,10 @@ const struct hkt__algo hkt__algos[] = {
                 "p-1", "n without the own block", SRC_TRG, 0 },
       .build = hkt__build_reduce_scatter_pairwise,
       .rounds = hkt__cost_linear, .messages = hkt__cost_linear, .volume = hkt__cost_share },
+    { .info = { HKT_REDUCE_SCATTER_V, "hierarchical", "inside groups, then across them, outwards: little leaves a group",
+                GROUPS_NOTE, "1 per level (g-1 messages)", "n without the own block", SRC_HIER, 0 },
+      .build = hkt__build_reduce_scatter_hierarchical, .restriction = composite,
+      .rounds = hkt__rounds_levels, .messages = hkt__messages_levels, .volume = hkt__cost_share },
     { .info = { HKT_REDUCE_SCATTER_V, "ordered", "each block straight to the rank that sums it, in rank order", "",
                 "1 (p-1 messages)", "n without the own block", SRC_DEF, 0 },
       .build = hkt__build_reduce_scatter_ordered, .ordered = true,

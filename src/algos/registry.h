@@ -34,6 +34,13 @@ extern const int hkt__algo_count;
 const struct hkt__algo *hkt__algo_find(enum hkt_coll coll, const char *name);
 
 /** Build one rank's schedule. */
+struct hkt__algo_case {
+    int nranks, rank, root;
+    bool in_place;
+    const struct hkt__levels *levels; /* NULL: nothing is known. Algorithms that do not mind groups ignore it */
+};
+HKT_NODISCARD enum hkt_status hkt__algo_build_case(const struct hkt__algo *algo, const struct hkt__algo_case *c,
+                                                   struct hkt__sched **out_sched);
 HKT_NODISCARD enum hkt_status hkt__algo_build(const struct hkt__algo *algo, int nranks, int rank, int root,
                                               bool in_place, struct hkt__sched **out_sched);
 

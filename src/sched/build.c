@@ -74,8 +74,12 @@ static bool is_v(enum hkt_coll coll)
 
 enum hkt_status hkt__builder_init(struct hkt__builder *b, const struct hkt__build_args *args)
 {
-    *b = (struct hkt__builder){ args->coll,     args->nranks,      args->rank, args->root,
-                                args->in_place, args->user_direct, NULL };
+    *b = (struct hkt__builder){ .coll = args->coll,
+                                .nranks = args->nranks,
+                                .rank = args->rank,
+                                .root = args->root,
+                                .in_place = args->in_place,
+                                .user_direct = args->user_direct };
     if (args->nranks < 1 || args->nranks > HKT_RANKS_MAX || args->rank < 0 || args->rank >= args->nranks
         || args->root < 0 || args->root >= args->nranks)
         return hkt__fail(HKT_ERR_INVALID,

@@ -6,12 +6,15 @@
 
 #include "sched/ir.h"
 
+struct hkt__levels; /* algos/levels.h */
+
 struct hkt__builder {
     /* What an algorithm reads. */
     enum hkt_coll coll;
     int nranks, rank, root;
     bool in_place;
-    bool user_direct; /* peers can address IN and OUT too, not only SCRATCH */
+    bool user_direct;                 /* peers can address IN and OUT too, not only SCRATCH */
+    const struct hkt__levels *levels; /* groups of near ranks; NULL: nothing is known. Set after init; borrowed */
     /* Private to build.c. */
     struct hkt__build_state *state;
 };

@@ -11,13 +11,21 @@
 
 #include "core/mem.h"
 
+void cases_build_case(struct cases_plan *plan, const struct hkt__algo *algo, const struct hkt__algo_case *c)
+{
+    struct hkt__algo_case one = *c;
+
+    *plan = (struct cases_plan){ hkt__calloc((size_t)c->nranks, sizeof *plan->scheds), algo, c->nranks, c->root,
+                                 c->in_place };
+    assert_non_null(plan->scheds);
+    for (one.rank = 0; one.rank < c->nranks; one.rank++)
+        if (hkt__algo_build_case(algo, &one, &plan->scheds[one.rank]) != HKT_OK)
+            fail_msg("%s", hkt_last_error());
+}
+
 void cases_build(struct cases_plan *plan, const struct hkt__algo *algo, int nranks, int root, bool in_place)
 {
-    *plan = (struct cases_plan){ hkt__calloc((size_t)nranks, sizeof *plan->scheds), algo, nranks, root, in_place };
-    assert_non_null(plan->scheds);
-    for (int rank = 0; rank < nranks; rank++)
-        if (hkt__algo_build(algo, nranks, rank, root, in_place, &plan->scheds[rank]) != HKT_OK)
-            fail_msg("%s", hkt_last_error());
+    cases_build_case(plan, algo, &(struct hkt__algo_case){ nranks, 0, root, in_place, NULL });
 }
 
 void cases_free(struct cases_plan *plan)

@@ -26,6 +26,8 @@ static inline bool cases_serves(const struct hkt__algo *algo, int nranks, bool i
 
 /** Builds all ranks; fails the test with the library's message. Release with cases_free. */
 void cases_build(struct cases_plan *plan, const struct hkt__algo *algo, int nranks, int root, bool in_place);
+/** The same with groups of ranks; the case's rank is ignored. */
+void cases_build_case(struct cases_plan *plan, const struct hkt__algo *algo, const struct hkt__algo_case *c);
 void cases_free(struct cases_plan *plan);
 /** Proves the schedules, which may have been lowered in the meantime: `stage` says how, for messages. */
 void cases_verify(const struct cases_plan *plan, const char *stage, struct hkt_verify_report *out_report);
