@@ -4,6 +4,8 @@
 #include "core/error.h"
 #include "exec/run.h"
 
+#define SEND_FROM_MIN 4096 /* below, a copy costs less than a frame in two parts, and pieces join in one frame */
+
 /** Bytes of piece i. */
 static size_t piece_bytes(const struct hkt__run *run, const struct hkt__operand *x, int32_t i, int32_t slice)
 {
@@ -121,14 +123,15 @@ static struct hkt__stamp message_stamp(const struct hkt__run *run, const struct 
     return stamp;
 }
 
+/** Send a frame whose payload is at `data`: in the room, or anywhere if the channel takes it from there. */
 static enum hkt_status publish(struct hkt__run *run, const struct hkt__cursor *cursor, struct hkt__chan *chan,
-                               const struct hkt__room *room, size_t bytes)
+                               const void *data, const struct hkt__room *room, size_t bytes)
 {
     struct hkt__stamp stamp = message_stamp(run, cursor);
 
     if (run->env->crc && bytes > 0)
-        stamp.crc = hkt__crc32c(0, room->data, bytes);
-    return chan->ops->tx_end(chan, bytes, &stamp);
+        stamp.crc = hkt__crc32c(0, data, bytes);
+    return data == room->data ? chan->ops->tx_end(chan, bytes, &stamp) : chan->ops->tx_end_from(chan, data, bytes, &stamp);
 }
 
 /** Fill one frame with at most `bytes` from the operand, whole elements. */
@@ -168,8 +171,18 @@ enum hkt_status hkt__step_send(struct hkt__run *run, struct hkt__cursor *cursor,
             return rc == HKT_AGAIN ? result : rc;
         if (room.bytes < bytes)
             bytes = room.bytes - room.bytes % run->bind.elem_bytes;
-        fill_frame(run, x, *cursor, room.data, bytes);
-        rc = publish(run, cursor, chan, &room, bytes);
+        const void *data = room.data;
+        struct hkt__segment from = {NULL, 0};
+
+        if (chan->ops->tx_end_from != NULL)
+            from = hkt__segment_at(run, x, run->env->rank, cursor);
+        if (from.bytes >= SEND_FROM_MIN) {
+            data = from.data;
+            bytes = from.bytes < bytes ? from.bytes : bytes;
+        } else {
+            fill_frame(run, x, *cursor, room.data, bytes);
+        }
+        rc = publish(run, cursor, chan, data, &room, bytes);
         if (rc != HKT_OK)
             return rc;
         hkt__segment_advance(run, x, cursor, bytes);
@@ -179,13 +192,14 @@ enum hkt_status hkt__step_send(struct hkt__run *run, struct hkt__cursor *cursor,
     return HKT_OK;
 }
 
-/** Look at the next frame and check that it belongs here. */
+/** Look at the next frame and check that it belongs here. to: where its payload had better come; bytes == 0: nowhere. */
 static enum hkt_status next_frame(const struct hkt__run *run, const struct hkt__cursor *cursor, struct hkt__chan *chan,
-                                  struct hkt__view *out_view)
+                                  const struct hkt__segment *to, struct hkt__view *out_view)
 {
     const struct hkt__stamp own = message_stamp(run, cursor);
     const size_t bytes_max = cursor->total - cursor->done;
-    const enum hkt_status rc = chan->ops->rx_begin(chan, out_view);
+    const enum hkt_status rc = to->bytes > 0 ? chan->ops->rx_into(chan, to->data, to->bytes, out_view)
+                                             : chan->ops->rx_begin(chan, out_view);
 
     if (rc != HKT_OK)
         return rc;
@@ -218,7 +232,7 @@ void hkt__run_fold(const struct hkt__run *run, void *dst, const void *const *src
         bind->callback(dst, i == 1 ? srcs[0] : dst, srcs[i], count, bind->dtype, bind->callback_arg);
 }
 
-/** Use a frame's payload: copied to dst, or reduced with the local addend into dst. */
+/** Use a frame's payload: copied to dst, unless it came there, or reduced with the local addend into dst. */
 static void drain_frame(struct hkt__run *run, struct hkt__cursor *cursor, const struct hkt__entry *entry,
                         const struct hkt__view *view)
 {
@@ -236,7 +250,7 @@ static void drain_frame(struct hkt__run *run, struct hkt__cursor *cursor, const 
 
             bytes = with.bytes < bytes ? with.bytes : bytes;
             hkt__run_fold(run, to.data, srcs, 2, bytes);
-        } else {
+        } else if (to.data != data) {
             memcpy(to.data, data, bytes);
         }
         hkt__segment_advance(run, &entry->dst, cursor, bytes);
@@ -248,11 +262,16 @@ static void drain_frame(struct hkt__run *run, struct hkt__cursor *cursor, const 
 enum hkt_status hkt__step_recv(struct hkt__run *run, struct hkt__cursor *cursor, const struct hkt__entry *entry)
 {
     struct hkt__chan *chan = channel(run, cursor, run->env->rx);
+    const bool is_into = entry->kind == HKT__RECV && chan->ops->rx_into != NULL;
     bool moved = false;
 
     while (cursor->done < cursor->total) {
+        struct hkt__segment to = {NULL, 0};
         struct hkt__view view;
-        const enum hkt_status rc = next_frame(run, cursor, chan, &view);
+
+        if (is_into)
+            to = hkt__segment_at(run, &entry->dst, run->env->rank, cursor);
+        const enum hkt_status rc = next_frame(run, cursor, chan, &to, &view);
 
         if (rc != HKT_OK)
             return rc == HKT_AGAIN && moved ? HKT_IN_PROGRESS : rc;
@@ -273,14 +292,15 @@ enum hkt_status hkt__step_signal(struct hkt__run *run, struct hkt__cursor *curso
     struct hkt__room room;
     const enum hkt_status rc = chan->ops->tx_begin(chan, 0, &room);
 
-    return rc != HKT_OK ? rc : publish(run, cursor, chan, &room, 0);
+    return rc != HKT_OK ? rc : publish(run, cursor, chan, room.data, &room, 0);
 }
 
 enum hkt_status hkt__step_wait(struct hkt__run *run, struct hkt__cursor *cursor)
 {
     struct hkt__chan *chan = channel(run, cursor, run->env->rx);
+    const struct hkt__segment nowhere = {NULL, 0};
     struct hkt__view view;
-    const enum hkt_status rc = next_frame(run, cursor, chan, &view);
+    const enum hkt_status rc = next_frame(run, cursor, chan, &nowhere, &view);
 
     if (rc == HKT_OK)
         chan->ops->rx_end(chan);

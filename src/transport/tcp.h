@@ -292,6 +292,9 @@ struct hkt__tcp_rx {
     struct hkt__tcp_link *link;
     uint32_t seq;
     int socket;
+    unsigned char *into;          /* the caller's place for the payload of the oldest frame; NULL: it is in the buffer */
+    size_t into_got;              /* bytes that are there; then its padding follows in the buffer */
+    struct hkt__frame_header into_header;
 };
 
 struct hkt__tcp_link {

@@ -7,17 +7,23 @@
  * collective and compute. There is no thread to help, so the kernel has to take the frame whole. Hence credit: tx_begin
  * gives only as much room as the socket's send buffer has free, asking the kernel (SO_MEMINFO) when what it knows is used
  * up, not each time. The kernel may still refuse a part when it is short of memory; that rest is offered again by every
- * later call on the domain, and tx_begin waits for it.
+ * later call on the domain, and tx_begin waits for it. A frame may be sent from the caller's memory (tx_end_from), which the
+ * kernel copies; only a rest is copied here.
  *
  * Receiving. One recv takes a whole small frame and whatever follows it; frames are used where recv put them, aligned by
  * the padding. The buffer holds two of the largest frames. recv into an empty buffer asks for at most one, so a frame that
- * it has begun always finds its rest within the second half; only what was read ahead after that is ever moved. */
+ * it has begun always finds its rest within the second half; only what was read ahead after that is ever moved.
+ *
+ * Receiving into the caller's memory (rx_into): the header is read with little behind it; the payload then goes where it is
+ * wanted, and the same call reads a little of what follows into the buffer. So a large frame costs one call and one copy, the
+ * kernel's. */
 #include <assert.h>
 #include <errno.h>
 #include <poll.h>
 #include <string.h>
 #include <linux/sock_diag.h>
 #include <sys/epoll.h>
+#include <sys/uio.h>
 
 #include "core/bits.h"
 #include "core/mem.h"
@@ -25,6 +31,7 @@
 
 #define HEADER sizeof(struct hkt__frame_header)
 #define READ_AHEAD 4096 /* asked for beyond a frame that is being completed */
+#define INTO_MIN 8192   /* payloads from this size on are worth a call of their own */
 
 static size_t frame_span(size_t payload)
 {
@@ -81,6 +88,19 @@ static bool has_rest(const struct hkt__tcp_tx *tx)
     return tx->sent < tx->bytes;
 }
 
+/* The kernel took nothing. False: try again at once. */
+static bool is_refused(struct hkt__tcp_tx *tx)
+{
+    if (errno == EINTR)
+        return false;
+    if (errno == EAGAIN || errno == ENOBUFS || errno == ENOMEM)
+        return true;
+    tx->failed = HKT_ERR_PEER_LOST;
+    tx->sys_errno = errno;
+    tx->bytes = tx->sent = 0;
+    return true;
+}
+
 /* Offer the kernel the rest of the frame. */
 static void push(struct hkt__tcp_tx *tx)
 {
@@ -88,18 +108,10 @@ static void push(struct hkt__tcp_tx *tx)
         const ssize_t sent = send(tx_socket(tx)->fd, tx->frame + tx->sent, tx->bytes - tx->sent,
                                   MSG_NOSIGNAL | MSG_DONTWAIT);
 
-        if (sent >= 0) {
+        if (sent >= 0)
             tx->sent += (size_t)sent;
-            continue;
-        }
-        if (errno == EINTR)
-            continue;
-        if (errno == EAGAIN || errno == ENOBUFS || errno == ENOMEM)
+        else if (is_refused(tx))
             return;
-        tx->failed = HKT_ERR_PEER_LOST;
-        tx->sys_errno = errno;
-        tx->bytes = tx->sent = 0;
-        return;
     }
     tx->socket = tx->socket + 1 == tx->link->nsockets ? 0 : tx->socket + 1;
 }
@@ -208,22 +220,23 @@ static enum hkt_status tx_begin(struct hkt__chan *chan, size_t bytes, struct hkt
     return HKT_OK;
 }
 
-static enum hkt_status tx_end(struct hkt__chan *chan, size_t bytes, const struct hkt__stamp *stamp)
+/* A frame of `bytes` is about to be sent: its header is in its place. */
+static void open_frame(struct hkt__tcp_tx *tx, size_t bytes, const struct hkt__stamp *stamp)
 {
-    struct hkt__tcp_tx *tx = (struct hkt__tcp_tx *)chan;
     const struct hkt__frame_header header = {.seq = tx->seq, .bytes = (uint32_t)bytes, .stamp = *stamp};
 
     assert(tx->granted >= (int64_t)bytes && !has_rest(tx));
-    if (tx->failed != HKT_OK)
-        return fail_lost(tx->link, tx->sys_errno, "when sending");
     memcpy(tx->frame, &header, HEADER);
     tx->bytes = frame_span(bytes);
     tx->sent = 0;
-    memset(tx->frame + HEADER + bytes, 0, tx->bytes - HEADER - bytes);
     tx->seq++;
     tx->granted = -1;
     tx_socket(tx)->credit -= credit_of(bytes);
-    push(tx);
+}
+
+/* The kernel has what it took. */
+static enum hkt_status close_frame(struct hkt__tcp_tx *tx)
+{
     if (tx->failed != HKT_OK)
         return fail_lost(tx->link, tx->sys_errno, "when sending");
     if (has_rest(tx)) {
@@ -233,14 +246,68 @@ static enum hkt_status tx_end(struct hkt__chan *chan, size_t bytes, const struct
     return HKT_OK;
 }
 
+static enum hkt_status tx_end(struct hkt__chan *chan, size_t bytes, const struct hkt__stamp *stamp)
+{
+    struct hkt__tcp_tx *tx = (struct hkt__tcp_tx *)chan;
+
+    if (tx->failed != HKT_OK)
+        return fail_lost(tx->link, tx->sys_errno, "when sending");
+    open_frame(tx, bytes, stamp);
+    memset(tx->frame + HEADER + bytes, 0, tx->bytes - HEADER - bytes);
+    push(tx);
+    return close_frame(tx);
+}
+
+static enum hkt_status tx_end_from(struct hkt__chan *chan, const void *data, size_t bytes, const struct hkt__stamp *stamp)
+{
+    static const unsigned char zeros[HKT__TCP_ALIGN];
+    struct hkt__tcp_tx *tx = (struct hkt__tcp_tx *)chan;
+
+    if (tx->failed != HKT_OK)
+        return fail_lost(tx->link, tx->sys_errno, "when sending");
+    open_frame(tx, bytes, stamp);
+    struct iovec parts[3] = {{tx->frame, HEADER}, {(void *)(uintptr_t)data, bytes},
+                             {(void *)(uintptr_t)zeros, tx->bytes - HEADER - bytes}};
+    const struct msghdr message = {.msg_iov = parts, .msg_iovlen = 3};
+    ssize_t sent;
+
+    do
+        sent = sendmsg(tx_socket(tx)->fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+    while (sent < 0 && !is_refused(tx));
+    if (tx->failed == HKT_OK) {
+        const size_t taken = sent > 0 ? (size_t)sent : 0, from = taken > HEADER ? taken - HEADER : 0;
+
+        if (from < bytes) /* the rest has to outlive this call */
+            memcpy(tx->frame + HEADER + from, (const unsigned char *)data + from, bytes - from);
+        memset(tx->frame + HEADER + bytes, 0, tx->bytes - HEADER - bytes);
+        tx->sent = taken;
+        push(tx);
+    }
+    return close_frame(tx);
+}
+
 /* ---- receiving ---- */
 
-/* One recv for the frame that starts at socket->first, of `need` bytes as far as known (HEADER: not yet). */
-static enum hkt_status fill(struct hkt__tcp_rx *rx, struct hkt__tcp_socket *socket, size_t need)
+/* What a call that reads has said; *out_got is what came, if anything. `begun`: a part of the frame is here. */
+static enum hkt_status judge(const struct hkt__tcp_link *link, ssize_t got, bool begun, size_t *out_got)
+{
+    if (got > 0) {
+        *out_got = (size_t)got;
+        return HKT_OK;
+    }
+    if (got == 0)
+        return fail_lost(link, 0, begun ? "in the middle of a frame" : "while a frame was awaited");
+    return errno == EAGAIN ? HKT_AGAIN : fail_lost(link, errno, "when receiving");
+}
+
+/* One recv for the frame that starts at socket->first, of `need` bytes as far as known (HEADER: not yet), and up to `ahead`
+ * bytes behind what is needed. */
+static enum hkt_status fill(struct hkt__tcp_rx *rx, struct hkt__tcp_socket *socket, size_t need, size_t ahead)
 {
     struct hkt__tcp_link *link = rx->link;
     const size_t largest = frame_span(link->frame_bytes);
     const size_t have = socket->last - socket->first;
+    size_t got = 0;
 
     if (have == 0)
         socket->first = socket->last = 0;
@@ -249,22 +316,19 @@ static enum hkt_status fill(struct hkt__tcp_rx *rx, struct hkt__tcp_socket *sock
         socket->first = 0;
         socket->last = have;
     }
-    size_t want = need > HEADER ? need - have + READ_AHEAD : largest - have;
+    size_t want = need - have + ahead;
 
     if (want > 2 * largest - socket->last)
         want = 2 * largest - socket->last;
-    for (;;) {
-        const ssize_t got = recv(socket->fd, socket->buffer + socket->last, want, MSG_DONTWAIT);
+    ssize_t rc;
 
-        if (got > 0) {
-            socket->last += (size_t)got;
-            return HKT_OK;
-        }
-        if (got == 0)
-            return fail_lost(link, 0, have > 0 ? "in the middle of a frame" : "while a frame was awaited");
-        if (errno != EINTR)
-            return errno == EAGAIN ? HKT_AGAIN : fail_lost(link, errno, "when receiving");
-    }
+    do
+        rc = recv(socket->fd, socket->buffer + socket->last, want, MSG_DONTWAIT);
+    while (rc < 0 && errno == EINTR);
+    const enum hkt_status status = judge(link, rc, have > 0, &got);
+
+    socket->last += got;
+    return status;
 }
 
 static enum hkt_status fail_header(const struct hkt__tcp_rx *rx, const struct hkt__frame_header *header)
@@ -274,47 +338,131 @@ static enum hkt_status fail_header(const struct hkt__tcp_rx *rx, const struct hk
                           header->bytes, rx->chan.frame_bytes_max);
 }
 
+/* Is the header of the oldest frame here, and is it right? */
+static enum hkt_status read_header(const struct hkt__tcp_rx *rx, const struct hkt__tcp_socket *socket,
+                                   struct hkt__frame_header *out_header)
+{
+    if (socket->last - socket->first < HEADER)
+        return HKT_AGAIN;
+    memcpy(out_header, socket->buffer + socket->first, HEADER);
+    if (out_header->seq != rx->seq || out_header->bytes > rx->chan.frame_bytes_max)
+        return fail_header(rx, out_header);
+    return HKT_OK;
+}
+
+static struct hkt__tcp_socket *rx_socket(const struct hkt__tcp_rx *rx)
+{
+    return &rx->link->sockets[rx->socket];
+}
+
 static enum hkt_status rx_begin(struct hkt__chan *chan, struct hkt__view *out_view)
 {
     struct hkt__tcp_rx *rx = (struct hkt__tcp_rx *)chan;
-    struct hkt__tcp_socket *socket = &rx->link->sockets[rx->socket];
+    struct hkt__tcp_socket *socket = rx_socket(rx);
 
+    assert(rx->into == NULL);
     if (rx->link->dom->rests > 0)
         hkt__tcp_flush(rx->link->dom);
     for (;;) {
-        const size_t have = socket->last - socket->first;
         struct hkt__frame_header header;
-        size_t need = HEADER;
+        size_t need = HEADER, ahead = frame_span(rx->link->frame_bytes) - HEADER;
+        enum hkt_status status = read_header(rx, socket, &header);
 
-        if (have >= HEADER) {
-            memcpy(&header, socket->buffer + socket->first, HEADER);
-            if (header.seq != rx->seq || header.bytes > chan->frame_bytes_max)
-                return fail_header(rx, &header);
+        if (status == HKT_OK) {
             need = frame_span(header.bytes);
-            if (have >= need) {
-                out_view->data = socket->buffer + socket->first + HEADER;
-                out_view->bytes = header.bytes;
-                out_view->stamp = header.stamp;
+            ahead = READ_AHEAD;
+            if (socket->last - socket->first >= need) {
+                *out_view = (struct hkt__view){socket->buffer + socket->first + HEADER, header.bytes, header.stamp};
                 return HKT_OK;
             }
+        } else if (status != HKT_AGAIN) {
+            return status;
         }
-        const enum hkt_status status = fill(rx, socket, need);
-
+        status = fill(rx, socket, need, ahead);
         if (status != HKT_OK)
             return status;
     }
 }
 
+static size_t padding_of(const struct hkt__frame_header *header)
+{
+    return frame_span(header->bytes) - HEADER - header->bytes;
+}
+
+/* The payload of the oldest frame, whose header has been read, goes to the caller's place from now on. */
+static void turn_into(struct hkt__tcp_rx *rx, struct hkt__tcp_socket *socket, void *to)
+{
+    rx->into = to;
+    rx->into_got = socket->last - socket->first - HEADER;
+    memcpy(to, socket->buffer + socket->first + HEADER, rx->into_got);
+    /* The next header must lie as all do: the padding ends at a multiple of HKT__TCP_ALIGN. */
+    socket->first = socket->last = (HKT__TCP_ALIGN - padding_of(&rx->into_header)) % HKT__TCP_ALIGN;
+}
+
+/* Read on, into the caller's place and behind it. */
+static enum hkt_status fill_into(struct hkt__tcp_rx *rx, struct hkt__tcp_socket *socket)
+{
+    const size_t left = rx->into_header.bytes - rx->into_got;
+    struct iovec parts[2] = {{rx->into + rx->into_got, left}, {socket->buffer + socket->last, READ_AHEAD}};
+    size_t got = 0;
+    ssize_t rc;
+
+    do
+        rc = readv(socket->fd, parts, 2); /* the socket does not block */
+    while (rc < 0 && errno == EINTR);
+    const enum hkt_status status = judge(rx->link, rc, true, &got);
+
+    rx->into_got += got < left ? got : left;
+    socket->last += got > left ? got - left : 0;
+    return status;
+}
+
+static enum hkt_status rx_into(struct hkt__chan *chan, void *to, size_t room, struct hkt__view *out_view)
+{
+    struct hkt__tcp_rx *rx = (struct hkt__tcp_rx *)chan;
+    struct hkt__tcp_socket *socket = rx_socket(rx);
+
+    if (rx->link->dom->rests > 0)
+        hkt__tcp_flush(rx->link->dom);
+    while (rx->into == NULL) {
+        enum hkt_status status = read_header(rx, socket, &rx->into_header);
+
+        if (status == HKT_AGAIN)
+            status = fill(rx, socket, HEADER, READ_AHEAD - HEADER);
+        else if (status == HKT_OK && (rx->into_header.bytes < INTO_MIN || rx->into_header.bytes > room ||
+                                      socket->last - socket->first >= HEADER + rx->into_header.bytes))
+            return rx_begin(chan, out_view);
+        else if (status == HKT_OK)
+            turn_into(rx, socket, to);
+        if (status != HKT_OK)
+            return status;
+    }
+    assert(rx->into == to && rx->into_header.bytes <= room);
+    while (rx->into_got < rx->into_header.bytes || socket->last - socket->first < padding_of(&rx->into_header)) {
+        const enum hkt_status status = fill_into(rx, socket);
+
+        if (status != HKT_OK)
+            return status;
+    }
+    *out_view = (struct hkt__view){to, rx->into_header.bytes, rx->into_header.stamp};
+    return HKT_OK;
+}
+
 static void rx_end(struct hkt__chan *chan)
 {
     struct hkt__tcp_rx *rx = (struct hkt__tcp_rx *)chan;
-    struct hkt__tcp_socket *socket = &rx->link->sockets[rx->socket];
+    struct hkt__tcp_socket *socket = rx_socket(rx);
     struct hkt__frame_header header;
 
-    memcpy(&header, socket->buffer + socket->first, HEADER);
-    socket->first += frame_span(header.bytes);
+    if (rx->into != NULL) {
+        socket->first += padding_of(&rx->into_header);
+        rx->into = NULL;
+    } else {
+        memcpy(&header, socket->buffer + socket->first, HEADER);
+        socket->first += frame_span(header.bytes);
+    }
     rx->seq++;
     rx->socket = rx->socket + 1 == rx->link->nsockets ? 0 : rx->socket + 1;
 }
 
-const struct hkt__chan_ops hkt__tcp_chan_ops = {tx_begin, tx_end, rx_begin, rx_end};
+const struct hkt__chan_ops hkt__tcp_chan_ops = {tx_begin, tx_end, rx_begin, rx_end, tx_end_from, rx_into};

@@ -66,6 +66,13 @@ struct hkt__chan_ops {
     /** The oldest frame. AGAIN: none yet. Calling it again before rx_end returns the same frame. */
     enum hkt_status (*rx_begin)(struct hkt__chan *chan, struct hkt__view *out_view);
     void (*rx_end)(struct hkt__chan *chan);
+    /* The two below spare a copy where the medium copies anyway. NULL: not offered; payloads then go through the room and
+     * the view, as is best where both ends see the same memory. */
+    /** As tx_end, with the payload at `data`, which stays the caller's, instead of in the room. */
+    enum hkt_status (*tx_end_from)(struct hkt__chan *chan, const void *data, size_t bytes, const struct hkt__stamp *stamp);
+    /** As rx_begin, but the payload is put at `to` if it has at most `room` bytes and is worth it; the view says where it
+     *  is. AGAIN may leave a part of it there: until OK, ask again for the same place (or give the channel up). */
+    enum hkt_status (*rx_into)(struct hkt__chan *chan, void *to, size_t room, struct hkt__view *out_view);
 };
 
 /** Embedded first in each transport's own channel. One object serves one direction. */

@@ -33,8 +33,10 @@ struct transfer {
     bool is_done;
     bool may_fail;       /* a failure is recorded in status rather than ending the run */
     enum hkt_status status;
+    unsigned char *place; /* owned: the caller's memory, while in use */
 };
-/** Send or receive what goes now; true when something went. Checks content and stamp on receipt. */
+/** Send or receive what goes now; true when something went. Checks content and stamp on receipt. Every other message is sent
+ *  from, and received into, memory of the caller where the channel offers that. */
 bool transfer_send(struct transfer *transfer);
 bool transfer_receive(struct transfer *transfer);
 /** Run both until done; either may be NULL. */

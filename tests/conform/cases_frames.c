@@ -53,6 +53,51 @@ static bool is_ok(struct transfer *transfer, enum hkt_status rc)
     return rc == HKT_OK;
 }
 
+/* Memory of the caller for what is left of a message, a little off the start of a line. */
+static unsigned char *place_of(struct transfer *transfer, size_t bytes)
+{
+    if (transfer->place == NULL)
+        transfer->place = malloc(bytes + 5);
+    RIG_CHECK(transfer->place != NULL);
+    return transfer->place + 5;
+}
+
+static void place_free(struct transfer *transfer)
+{
+    free(transfer->place);
+    transfer->place = NULL;
+}
+
+static enum hkt_status publish(struct transfer *transfer, const struct hkt__room *room, const struct hkt__stamp *stamp)
+{
+    const struct hkt__chan_ops *ops = transfer->chan->ops;
+
+    if (ops->tx_end_from == NULL || transfer->number % 2 == 0) {
+        pattern_fill(room->data, transfer->number, transfer->done, room->bytes);
+        return ops->tx_end(transfer->chan, room->bytes, stamp);
+    }
+    unsigned char *place = place_of(transfer, room->bytes);
+
+    pattern_fill(place, transfer->number, transfer->done, room->bytes);
+    const enum hkt_status status = ops->tx_end_from(transfer->chan, place, room->bytes, stamp);
+
+    memset(place, 0xee, room->bytes); /* it is the caller's again */
+    place_free(transfer);
+    return status;
+}
+
+/* Some places are too small for what comes. */
+static enum hkt_status look(struct transfer *transfer, struct hkt__view *out_view)
+{
+    const struct hkt__chan_ops *ops = transfer->chan->ops;
+    const size_t left = transfer->bytes - transfer->done;
+
+    if (ops->rx_into == NULL || transfer->number % 4 < 2)
+        return ops->rx_begin(transfer->chan, out_view);
+    return ops->rx_into(transfer->chan, place_of(transfer, left), transfer->number % 16 < 4 && left > 20000 ? 20000 : left,
+                        out_view);
+}
+
 bool transfer_send(struct transfer *transfer)
 {
     const size_t left = transfer->bytes - transfer->done;
@@ -64,8 +109,7 @@ bool transfer_send(struct transfer *transfer)
     if (!is_ok(transfer, transfer->chan->ops->tx_begin(transfer->chan, left, &room)))
         return false;
     RIG_CHECK(room.bytes <= left && room.bytes >= (left < 32 ? left : 32) && room.bytes <= transfer->chan->frame_bytes_max);
-    pattern_fill(room.data, transfer->number, transfer->done, room.bytes);
-    if (!is_ok(transfer, transfer->chan->ops->tx_end(transfer->chan, room.bytes, &stamp)))
+    if (!is_ok(transfer, publish(transfer, &room, &stamp)))
         return false;
     transfer->done += room.bytes;
     transfer->is_done = transfer->done == transfer->bytes;
@@ -78,8 +122,11 @@ bool transfer_receive(struct transfer *transfer)
 
     if (transfer->is_done)
         return false;
-    if (!is_ok(transfer, transfer->chan->ops->rx_begin(transfer->chan, &view)))
+    if (!is_ok(transfer, look(transfer, &view))) {
+        if (transfer->status < 0)
+            place_free(transfer);
         return false;
+    }
     stamp_check(&view.stamp, transfer->number, transfer->bytes);
     RIG_CHECK(view.bytes <= transfer->bytes - transfer->done);
     RIG_CHECK(view.bytes > 0 || transfer->bytes == 0);
@@ -91,6 +138,7 @@ bool transfer_receive(struct transfer *transfer)
     transfer->done += view.bytes;
     transfer->is_done = transfer->done == transfer->bytes;
     transfer->chan->ops->rx_end(transfer->chan);
+    place_free(transfer);
     return true;
 }
 
