@@ -1,7 +1,7 @@
 /* What hwloc reports about this machine, as a list of parts. All CPUs are asked for, whether allowed or not, so that devices
  * find their place and parts get the same numbers in every process; nest.c leaves out what this process may not use.
  * hwloc's components that start GPU runtimes are shut off: they are slow, and a process that forks later must not have
- * started CUDA. What is needed of GPUs is on the PCI bus. */
+ * started CUDA. What is needed of GPUs is on the PCI bus, which is read from /sys: the component on libpciaccess leaks. */
 #include "core/error.h"
 #include "topology/detect.h"
 
@@ -169,13 +169,13 @@ static enum hkt_status add_devices(hwloc_topology_t hw, struct hkt__topo_items *
 
 static enum hkt_status load(bool devices, hwloc_topology_t *out_hw)
 {
-    static const char *const heavy[] = { "cuda", "nvml", "opencl", "rsmi", "levelzero", "gl" };
+    static const char *const unwanted[] = { "cuda", "nvml", "opencl", "rsmi", "levelzero", "gl", "pci" };
     hwloc_topology_t hw;
 
     if (hwloc_topology_init(&hw) != 0)
         return hkt__fail_sys(HKT_ERR_SYSTEM, "hwloc cannot start");
-    for (size_t i = 0; i < sizeof heavy / sizeof heavy[0]; i++)
-        hwloc_topology_set_components(hw, HWLOC_TOPOLOGY_COMPONENTS_FLAG_BLACKLIST, heavy[i]);
+    for (size_t i = 0; i < sizeof unwanted / sizeof unwanted[0]; i++)
+        hwloc_topology_set_components(hw, HWLOC_TOPOLOGY_COMPONENTS_FLAG_BLACKLIST, unwanted[i]);
     hwloc_topology_set_flags(hw, HWLOC_TOPOLOGY_FLAG_INCLUDE_DISALLOWED);
     if (devices)
         hwloc_topology_set_io_types_filter(hw, HWLOC_TYPE_FILTER_KEEP_IMPORTANT);
