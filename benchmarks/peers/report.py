@@ -130,7 +130,7 @@ def text(result):
     lines = [result['command'],
              f"{result['when']}, {result['seconds']} s; load average before {result['load_before']:.2f}, after "
              f"{result['load_after']:.2f}",
-             f"{machine['cpu']}, {machine['cores']} cores, {', '.join(machine['caches'])}, {machine['memory_gib']} GiB, "
+             f"{machine['cpu']}, {machine['cores']} cores, {', '.join(machine['caches'])}, {machine['memory_gib']} GiB",
              f"{machine['system']}, Linux {machine['kernel']}", '']
     lines += [f"{one['name'].removesuffix(' ' + one['version'])} {one['version']}: {one['settings']}"
               for one in result['libraries']]
@@ -138,9 +138,9 @@ def text(result):
     lines += [f"FAILED: {one['key']} on {one['ranks']} ranks: {one['reason']}" for one in result['failures']]
     lines += [f"all: {'each rank on its core where ranks fit' if result['pinned'] else 'not pinned'}; malloc "
               f"{'keeps freed memory' if result['malloc'] else 'at its defaults'}", '']
-    lines += ['Times in microseconds: a sample is a batch of calls of at least 20 us, its time that of the slowest '
-              f"rank; median over the samples of a turn ({result['budget_ms']} ms), then over {result['rounds']} interleaved "
-              'rounds.',
+    lines += ['Times in microseconds: a sample is a batch of calls of at least 20 us, its time that of the '
+              f"slowest rank; median over the samples of a turn ({result['budget_ms']} ms), then over {result['rounds']} "
+              'interleaved rounds.',
               'Ratios are hocket / other: below 1, hocket is faster. float, sum, root 0; size = larger buffer of a '
               'rank. Calls of broadcast overlap: its root does not wait, so a small one may take less than the latency '
               'bound.',
