@@ -4,6 +4,8 @@
  *
  *   build/hocket run -n 4 build/examples/byte_pairs /usr/share/common-licenses
  */
+#define _POSIX_C_SOURCE 200809L /* strdup, however strictly the compiler is told to read C */
+
 #include <dirent.h>
 #include <errno.h>
 #include <hocket/hocket.h>

@@ -115,13 +115,13 @@ static int64_t check_survivors(struct board *board, int victim, int64_t killed_n
         if (r == victim)
             continue;
         if (failed_ns == 0 || board->status[r] != HKT_ERR_PEER_LOST)
-            return -fail("a survivor did not report a lost peer", board, victim);
+            return -(int64_t)fail("a survivor did not report a lost peer", board, victim);
         if (strstr(board->text[r], blame) == NULL)
-            return -fail("a survivor does not name the dead rank", board, victim);
+            return -(int64_t)fail("a survivor does not name the dead rank", board, victim);
         latest_ns = failed_ns - killed_ns > latest_ns ? failed_ns - killed_ns : latest_ns;
     }
     if (latest_ns > limit_ns)
-        return -fail("a survivor took too long to notice", board, victim);
+        return -(int64_t)fail("a survivor took too long to notice", board, victim);
     return latest_ns;
 }
 
@@ -134,7 +134,7 @@ static int64_t one_round(struct board *board, int victim, unsigned *seed, const 
 
     memset(board, 0, sizeof *board);
     if (hkt_get_unique_id(&id) < 0)
-        return -fail(hkt_last_error(), board, victim);
+        return -(int64_t)fail(hkt_last_error(), board, victim);
     for (int r = 0; r < RANKS; r++) {
         pids[r] = fork();
         if (pids[r] == 0)
@@ -144,14 +144,14 @@ static int64_t one_round(struct board *board, int victim, unsigned *seed, const 
         for (int r = 0; r < RANKS; r++)
             kill(pids[r], SIGKILL);
         reap(pids, victim);
-        return -fail("the ranks did not start to work", board, victim);
+        return -(int64_t)fail("the ranks did not start to work", board, victim);
     }
     nanosleep(&(struct timespec){.tv_nsec = rand_r(seed) % 3000000}, NULL);
     const int64_t killed_ns = now_ns();
 
     kill(pids[victim], SIGKILL);
     if (reap(pids, victim) > 0)
-        return -fail("a survivor hung or crashed", board, victim);
+        return -(int64_t)fail("a survivor hung or crashed", board, victim);
     return check_survivors(board, victim, killed_ns, limit_ns);
 }
 
@@ -165,21 +165,24 @@ static int compare(const void *a, const void *b)
 int main(int argc, char **argv)
 {
     const char *transport = argc > 1 ? argv[1] : "shm";
-    const int rounds = argc > 2 ? atoi(argv[2]) : 8;
+    const int rounds = argc > 2 ? (int)strtol(argv[2], NULL, 10) : 8;
     struct board *board = mmap(NULL, sizeof *board, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     int64_t *noticed_ns = calloc((size_t)rounds, sizeof *noticed_ns);
     unsigned seed = 20261129;
 
-    if (board == MAP_FAILED || noticed_ns == NULL)
+    if (board == MAP_FAILED || noticed_ns == NULL || rounds < 1)
         return 1;
     printf("seed %u\n", seed);
     for (int i = 0; i < rounds; i++) {
         noticed_ns[i] = one_round(board, i % RANKS, &seed, transport);
-        if (noticed_ns[i] < 0)
+        if (noticed_ns[i] < 0) {
+            free(noticed_ns);
             return 1;
+        }
     }
     qsort(noticed_ns, (size_t)rounds, sizeof *noticed_ns, compare);
     printf("%s: %d ranks killed, all survivors named them; last report after median %.1f ms, worst %.1f ms\n", transport,
            rounds, (double)noticed_ns[rounds / 2] / 1e6, (double)noticed_ns[rounds - 1] / 1e6);
+    free(noticed_ns);
     return 0;
 }

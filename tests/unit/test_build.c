@@ -316,83 +316,85 @@ static void moves_of_nothing_vanish(void **state)
     hkt__sched_destroy(sched);
 }
 
+/** Make mistake i, 8 and up; returns what the error must say. */
+static const char *make_operand_mistake(struct hkt__builder *b, int i)
+{
+    const struct hkt__arg far = hkt__at(1, hkt__out(b, 0));
+
+    switch (i) {
+    case 8:
+        hkt__reduce(b, 0, hkt__out(b, 1), NULL, 0);
+        return "no arguments";
+    case 9:
+        hkt__recv(b, 1, 0, hkt__range(b, HKT__OUT, 0, 2, 4));
+        return "named twice";
+    case 10: /* two cells swapped in one copy */
+        hkt__copy(b, 0, hkt__range(b, HKT__OUT, 0, 1, 2), hkt__range(b, HKT__OUT, 1, -1, 2));
+        return "named twice";
+    case 11:
+        hkt__set_cuts(b, 2);
+        return "set_cuts after";
+    case 12:
+        hkt__range(b, HKT__SCRATCH, 0, 1, 1);
+        return "hkt__scratch";
+    case 13:
+        hkt__scratch(b, -1, hkt__in(b, 0));
+        return "slot out of range";
+    case 14:
+        hkt__range(b, HKT__IN, 0, 1, -1);
+        return "negative";
+    default:
+        b->user_direct = false;
+        hkt__reduce(b, 0, hkt__out(b, 1), &far, 1);
+        return "user_direct";
+    }
+}
+
+/** The first eight, about peers, lanes and counts. */
+static const char *make_mistake(struct hkt__builder *b, int i)
+{
+    const struct hkt__arg beyond = hkt__at(7, hkt__out(b, 0));
+    const struct hkt__arg pair[2] = { hkt__at(2, hkt__out(b, 0)), hkt__at(2, hkt__range(b, HKT__OUT, 0, 1, 2)) };
+
+    switch (i) {
+    case 0:
+        hkt__send(b, 2, 0, hkt__in(b, 0));
+        return "rank itself";
+    case 1:
+        hkt__send(b, 4, 0, hkt__in(b, 0));
+        return "peer is out of range";
+    case 2:
+        hkt__recv(b, -1, 0, hkt__out(b, 0));
+        return "peer is out of range";
+    case 3:
+        hkt__recv(b, 1, HKT__LANES_MAX, hkt__out(b, 0));
+        return "lane is out of range";
+    case 4:
+        hkt__copy(b, -1, hkt__out(b, 0), hkt__in(b, 0));
+        return "lane is out of range";
+    case 5:
+        hkt__copy(b, 0, hkt__out_all(b), hkt__in(b, 0));
+        return "different numbers of pieces";
+    case 6:
+        hkt__reduce(b, 0, hkt__out(b, 1), pair, 2);
+        return "different numbers of pieces";
+    case 7:
+        hkt__reduce(b, 0, hkt__out(b, 1), &beyond, 1);
+        return "a rank it may not be at";
+    default:
+        return make_operand_mistake(b, i);
+    }
+}
+
 static void mistakes_are_reported_with_algorithm_rank_and_step(void **state)
 {
     (void)state;
     for (int i = 0; i < 16; i++) {
         struct hkt__builder b = start(HKT_ALL_GATHER, 4, 2, true);
-        const struct hkt__arg far = hkt__at(1, hkt__out(&b, 0)), beyond = hkt__at(7, hkt__out(&b, 0));
-        const struct hkt__arg pair[2] = { hkt__at(2, hkt__out(&b, 0)), hkt__at(2, hkt__range(&b, HKT__OUT, 0, 1, 2)) };
-        const char *text = NULL;
 
         hkt__send(&b, 3, 0, hkt__in(&b, 0)); /* step 0 is right */
-        switch (i) {
-        case 0:
-            hkt__send(&b, 2, 0, hkt__in(&b, 0));
-            text = "rank itself";
-            break;
-        case 1:
-            hkt__send(&b, 4, 0, hkt__in(&b, 0));
-            text = "peer is out of range";
-            break;
-        case 2:
-            hkt__recv(&b, -1, 0, hkt__out(&b, 0));
-            text = "peer is out of range";
-            break;
-        case 3:
-            hkt__recv(&b, 1, HKT__LANES_MAX, hkt__out(&b, 0));
-            text = "lane is out of range";
-            break;
-        case 4:
-            hkt__copy(&b, -1, hkt__out(&b, 0), hkt__in(&b, 0));
-            text = "lane is out of range";
-            break;
-        case 5:
-            hkt__copy(&b, 0, hkt__out_all(&b), hkt__in(&b, 0));
-            text = "different numbers of pieces";
-            break;
-        case 6:
-            hkt__reduce(&b, 0, hkt__out(&b, 1), pair, 2);
-            text = "different numbers of pieces";
-            break;
-        case 7:
-            hkt__reduce(&b, 0, hkt__out(&b, 1), &beyond, 1);
-            text = "a rank it may not be at";
-            break;
-        case 8:
-            hkt__reduce(&b, 0, hkt__out(&b, 1), NULL, 0);
-            text = "no arguments";
-            break;
-        case 9:
-            hkt__recv(&b, 1, 0, hkt__range(&b, HKT__OUT, 0, 2, 4));
-            text = "named twice";
-            break;
-        case 10: /* two cells swapped in one copy */
-            hkt__copy(&b, 0, hkt__range(&b, HKT__OUT, 0, 1, 2), hkt__range(&b, HKT__OUT, 1, -1, 2));
-            text = "named twice";
-            break;
-        case 11:
-            hkt__set_cuts(&b, 2);
-            text = "set_cuts after";
-            break;
-        case 12:
-            hkt__range(&b, HKT__SCRATCH, 0, 1, 1);
-            text = "hkt__scratch";
-            break;
-        case 13:
-            hkt__scratch(&b, -1, hkt__in(&b, 0));
-            text = "slot out of range";
-            break;
-        case 14:
-            hkt__range(&b, HKT__IN, 0, 1, -1);
-            text = "negative";
-            break;
-        default:
-            b.user_direct = false;
-            hkt__reduce(&b, 0, hkt__out(&b, 1), &far, 1);
-            text = "user_direct";
-            break;
-        }
+        const char *text = make_mistake(&b, i);
+
         hkt__builder_fail(&b, HKT_ERR_UNSUPPORTED, "a later error");
         hkt__send(&b, 3, 0, hkt__in(&b, 0)); /* ignored */
         expect_failure(&b, HKT_ERR_BUG, text);
