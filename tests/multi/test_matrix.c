@@ -4,7 +4,8 @@
  * type with one operation and each operation with one type. All comparisons are exact (support/exact.h). What an algorithm
  * cannot do is skipped with the library's own reason, and only where the registry says so.
  *
- * Usage: test_matrix thread|shm|tcp|settings   (settings: small slices, lanes, CRC, few slots, ...; a reduced set each) */
+ * Usage: test_matrix thread|shm|tcp [RANKS], or test_matrix settings   (small slices, lanes, CRC, few slots, ...; a reduced
+ * set each) */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -18,6 +19,7 @@
 #include "ranks.h"
 
 enum { ALGOS_MAX = 20, OPS = HKT_OP_COUNT + 2, OP_PREMULSUM = HKT_OP_COUNT, OP_CALLBACK };
+enum { TIMEOUT_MS = 120000 }; /* a hang says where it hangs */
 enum { COUNT_CALLS, COUNT_WRONG, COUNT_SKIPS, COUNT_ELEMENTS };
 
 /** How much of the matrix: all, or few types and operations. */
@@ -84,6 +86,7 @@ static void make_columns(struct matrix *m)
                 used += (size_t)snprintf(list + used, sizeof list - used, "%s%s=%s", used > 0 ? "," : "",
                                          hkt_coll_name((enum hkt_coll)coll), m->algos[coll][k].name);
         config.algo = list;
+        config.timeout_ms = TIMEOUT_MS;
         ranks_require_ok(m->rank, hkt_comm_split(m->rank->comm, 0, m->rank->rank, &config, &m->comms[k]), list);
         for (int dtype = 0; dtype < HKT_DTYPE_COUNT; dtype++) {
             unsigned char scalar[8];
@@ -177,6 +180,12 @@ static bool wants_root(const struct matrix *m, enum hkt_coll coll, int root)
     return (n <= 4 && m->pass->depth == DEPTH_FULL) || root == 0 || root == n / 2 || root == n - 1;
 }
 
+/** Apart, in place, and a rank's own affair where it is one. */
+static int placements(enum hkt_coll coll)
+{
+    return coll == HKT_ALL_TO_ALL_V ? 1 : coll == HKT_ALL_GATHER_V || coll == HKT_REDUCE_SCATTER_V ? 3 : 2;
+}
+
 /** All algorithms, roots and placements for one type, operation and count. */
 static void run_shapes(struct matrix *m, const struct call *base, int op)
 {
@@ -190,9 +199,10 @@ static void run_shapes(struct matrix *m, const struct call *base, int op)
             call.op = m->premulsums[k][call.dtype];
         else if (op == OP_CALLBACK)
             call.op = m->callbacks[k];
-        for (int in_place = 0; in_place < (call.coll == HKT_ALL_TO_ALL_V ? 1 : 2); in_place++) {
-            call.in_place = in_place != 0;
-            if (k < m->algo_counts[call.coll] && m->skips[call.coll][k][in_place])
+        for (int place = 0; place < placements(call.coll); place++) {
+            call.in_place = place > 0;
+            call.is_mixed = place > 1;
+            if (k < m->algo_counts[call.coll] && m->skips[call.coll][k][call.in_place])
                 continue;
             for (int root = 0; root < m->rank->nranks; root++) {
                 if (!wants_root(m, call.coll, root))
@@ -263,6 +273,25 @@ static void run_movements(struct matrix *m, const size_t *counts, int ncounts, b
             }
 }
 
+/** Few ranks: everything at every count. More: everything at some counts, the reduced set at all. */
+static void run_small(struct matrix *m, bool full)
+{
+    static const size_t all[] = {0, 1, 7, 1001}, some[] = {1, 1001}, others[] = {0, 7}, few[] = {0, 1001};
+
+    if (!full) {
+        run_reductions(m, few, 2, false);
+        run_movements(m, few, 2, false);
+    } else if (m->rank->nranks <= 4) {
+        run_reductions(m, all, 4, true);
+        run_movements(m, all, 4, true);
+    } else {
+        run_reductions(m, some, 2, true);
+        run_movements(m, some, 2, true);
+        run_reductions(m, others, 2, false);
+        run_movements(m, others, 2, false);
+    }
+}
+
 /** Elements of a call of blocks of about `bytes`. A vector cut in up to p chunks gets as many blocks. */
 static size_t large_count(const struct matrix *m, const struct call *call, size_t bytes)
 {
@@ -295,7 +324,6 @@ static void run_large(struct matrix *m, size_t bytes)
 
 static void run_matrix(struct ranks_rank *rank)
 {
-    static const size_t small_counts[] = {0, 1, 7, 1001}, few_counts[] = {0, 1001};
     const struct pass *pass = rank->arg;
     struct matrix *m = calloc(1, sizeof *m);
     const bool full = pass->depth == DEPTH_FULL && !ranks_small();
@@ -313,8 +341,7 @@ static void run_matrix(struct ranks_rank *rank)
     m->columns = m->columns > 0 ? m->columns : 1;
     make_columns(m);
     find_skips(m);
-    run_reductions(m, full ? small_counts : few_counts, full ? 4 : 2, full);
-    run_movements(m, full ? small_counts : few_counts, full ? 4 : 2, full);
+    run_small(m, full);
     run_large(m, large);
     ranks_require(rank, rank->nranks == 1 || m->callback_elements > 0, "no callback was called");
     atomic_fetch_add(&rank->shared->counters[COUNT_WRONG], m->nwrong);
@@ -335,13 +362,14 @@ static void run_matrix(struct ranks_rank *rank)
 static void run_pass(const struct pass *pass, int64_t totals[RANKS_COUNTERS])
 {
     struct hkt_config config = HKT_CONFIG_INIT;
-    const struct ranks_job job = {.kind = pass->kind, .nranks = pass->nranks, .config = &config, .deadline_s = 150,
+    const struct ranks_job job = {.kind = pass->kind, .nranks = pass->nranks, .config = &config, .deadline_s = 600,
                                   .settings = pass->settings, .fn = run_matrix, .arg = (void *)(uintptr_t)pass};
     struct ranks_shared *shared;
     static char text[RANKS_TEXT_MAX];
     const int64_t begin_ms = ranks_now_ms();
 
     config.transport = pass->transport;
+    config.timeout_ms = TIMEOUT_MS;
     const bool ok = ranks_try(&job, &shared);
     const int64_t wrong = atomic_load(&shared->counters[COUNT_WRONG]);
 
@@ -359,21 +387,26 @@ static void run_pass(const struct pass *pass, int64_t totals[RANKS_COUNTERS])
 }
 
 static const char *transport_wanted;
+static int ranks_wanted;             /* 0: all sizes */
 
 static void every_combination_is_exact(void **state)
 {
     static const int sizes[] = {1, 2, 3, 4, 5, 7, 8}, few_sizes[] = {2, 3, 5};
+    /* Other programs may want the cores: who spins then, spins in vain. */
+    static const char *const patient[] = {"HOCKET_SPIN=100", NULL};
     const int count = ranks_small() ? 3 : 7;
     int64_t totals[RANKS_COUNTERS] = {0};
     const int64_t begin_ms = ranks_now_ms();
 
     (void)state;
     for (int i = 0; i < count; i++) {
+        const int nranks = ranks_small() ? few_sizes[i] : sizes[i];
         const bool is_thread = strcmp(transport_wanted, "thread") == 0;
         const struct pass pass = {.transport = transport_wanted, .kind = is_thread ? RANKS_THREADS : RANKS_PROCESSES,
-                                  .nranks = ranks_small() ? few_sizes[i] : sizes[i], .depth = DEPTH_FULL};
+                                  .nranks = nranks, .depth = DEPTH_FULL, .settings = patient};
 
-        run_pass(&pass, totals);
+        if (ranks_wanted == 0 || ranks_wanted == nranks)
+            run_pass(&pass, totals);
     }
     printf("%s: %lld calls, %lld elements checked, %lld wrong, %lld skipped with a reason, %.1f s\n", transport_wanted,
            (long long)totals[COUNT_CALLS], (long long)totals[COUNT_ELEMENTS], (long long)totals[COUNT_WRONG],
@@ -396,6 +429,7 @@ static void every_setting_is_exact(void **state)
         {"tcp", RANKS_PROCESSES, 3, DEPTH_REDUCED, SETTINGS("HOCKET_CRC=1")},
         {"shm", RANKS_PROCESSES, 3, DEPTH_REDUCED, SETTINGS("HOCKET_SHM_SLOTS=2", "HOCKET_SHM_SLOT_BYTES=1K")},
         {"thread", RANKS_THREADS, 3, DEPTH_REDUCED, SETTINGS("HOCKET_SHM_SLOTS=2", "HOCKET_SHM_SLOT_BYTES=1K")},
+        {"thread", RANKS_THREADS, 17, DEPTH_REDUCED, SETTINGS("HOCKET_SPIN=20")}, /* more arguments than a kernel takes */
         {"thread", RANKS_THREADS, 4, DEPTH_REDUCED, SETTINGS("HOCKET_SCRATCH_BYTES=64K")},
         {"shm", RANKS_PROCESSES, 5, DEPTH_REDUCED, SETTINGS("HOCKET_SCRATCH_BYTES=64K", "HOCKET_SHM_SLOTS=2")},
         {"tcp", RANKS_PROCESSES, 3, DEPTH_REDUCED, SETTINGS("HOCKET_TCP_FRAME_BYTES=4K", "HOCKET_TCP_SOCKETS=1")},
@@ -426,11 +460,12 @@ int main(int argc, char **argv)
     const struct CMUnitTest settings[] = {cmocka_unit_test(every_setting_is_exact)};
 
     setvbuf(stdout, NULL, _IOLBF, 0);
-    if (argc != 2) {
-        fprintf(stderr, "usage: test_matrix thread|shm|tcp|settings\n");
+    if (argc != 2 && argc != 3) {
+        fprintf(stderr, "usage: test_matrix thread|shm|tcp [RANKS]\n       test_matrix settings\n");
         return 2;
     }
     transport_wanted = argv[1];
+    ranks_wanted = argc == 3 ? (int)strtol(argv[2], NULL, 10) : 0;
     if (strcmp(argv[1], "settings") == 0)
         return cmocka_run_group_tests(settings, NULL, NULL);
     return cmocka_run_group_tests(matrix, NULL, NULL);

@@ -155,7 +155,7 @@ static bool is_in_place_here(const struct calls *calls, const struct call *call)
 {
     const bool both = !calls_has_root(call->coll) || call->root == calls->rank;
 
-    return call->in_place && both && call->coll != HKT_ALL_TO_ALL_V;
+    return call->in_place && both && call->coll != HKT_ALL_TO_ALL_V && !(call->is_mixed && calls->rank % 2 == 1);
 }
 
 /** The output is a part of the input, whose other blocks may be overwritten in place. */
@@ -335,5 +335,5 @@ void calls_print(const struct call *call, char *out_text, size_t text_bytes)
     if (calls_has_root(call->coll))
         snprintf(root, sizeof root, " root=%d", call->root);
     snprintf(out_text, text_bytes, "%s %s %s count=%zu%s%s offset=%zu", hkt_coll_name(call->coll),
-             hkt_dtype_name(call->dtype), op, call->count, root, call->in_place ? " in place" : "", call->offset);
+             hkt_dtype_name(call->dtype), op, call->count, root, !call->in_place ? "" : call->is_mixed ? " in place on even ranks" : " in place", call->offset);
 }

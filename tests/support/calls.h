@@ -17,6 +17,7 @@ struct call {
     int root;
     size_t count;              /* as the API takes it; v-variants: about the size of a block */
     bool in_place;
+    bool is_mixed;             /* in place, but on even ranks only: v-variants */
     size_t offset;             /* bytes by which the buffers miss a cache line's start */
 };
 

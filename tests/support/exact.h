@@ -13,7 +13,7 @@
 #include <hocket/hocket.h>
 
 #define EXACT_PERIOD 1021
-#define EXACT_RANKS_MAX 16
+#define EXACT_RANKS_MAX 20
 
 /** EXACT_PLAIN: any bits, for collectives that move and do not reduce. */
 enum exact_kind { EXACT_BUILTIN, EXACT_PLAIN, EXACT_PREMULSUM, EXACT_CALLBACK };
