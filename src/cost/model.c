@@ -1,10 +1,12 @@
 /* See model.h. */
 #include "cost/model.h"
 
+#include <math.h>
 #include <string.h>
 #include <unistd.h>
 
 #define SCRATCH_INSTANCES 4 /* as the executor's (exec/exec.h), which this layer does not see */
+#define INLINE_BYTES 32.0   /* go with a message's header (HKT__ROOM_MIN, transport/transport.h) */
 
 const struct hkt__price_info hkt__price_infos[HKT__PRICE_COUNT] = {
 #define INFO(ID, name, fallback, help) {name, help},
@@ -34,10 +36,16 @@ void hkt__prices_init(struct hkt__prices *prices, double latency_ns, double ns_p
     prices->price[HKT__PRICE_ROUND] = latency_ns;
     if (is_memory)
         return;
-    /* A message is a system call at either end, and its bytes are the network's, half here, half there. */
-    prices->price[HKT__PRICE_MESSAGE] = 3000;
-    for (int level = 0; level < 3; level++)
-        prices->price[HKT__PRICE_SEND_L2 + level] = prices->price[HKT__PRICE_RECEIVE_L2 + level] = ns_per_byte / 2;
+    /* A message is a system call at either end, part of the latency that the transport tells. A byte is copied at both
+     * ends. The shares: `hocket tune` on the loopback, same machine as the defaults. */
+    static const double send[3] = {0.45, 0.7, 0.7}, receive[3] = {0.4, 0.55, 0.55};
+
+    prices->price[HKT__PRICE_MESSAGE] = latency_ns * 0.37;
+    prices->price[HKT__PRICE_ROUND] = latency_ns * 0.26;
+    for (int level = 0; level < 3; level++) {
+        prices->price[HKT__PRICE_SEND_L2 + level] = ns_per_byte * send[level];
+        prices->price[HKT__PRICE_RECEIVE_L2 + level] = ns_per_byte * receive[level];
+    }
 }
 
 /** Shares of a call's bytes by level. Between half a cache and twice it some of the data is found there. */
@@ -84,18 +92,31 @@ static void add_bytes(double *amounts, enum hkt__price first, double bytes, cons
         amounts[(int)first + level] += bytes * rates->share[level];
 }
 
+/** How much of the cost of a payload a message of some bytes pays: its first lines one after the other, then all. */
+static double payload_share(double bytes)
+{
+    const double share = bytes > INLINE_BYTES ? log2(bytes / INLINE_BYTES) / 4 : 0;
+
+    return share < 1 ? share : 1;
+}
+
 /** n bytes of work, `times` over. */
 static void add_work(double *amounts, const struct hkt__work *work, double n, double times, const struct rates *rates)
 {
     amounts[HKT__PRICE_MESSAGE] += times * work->messages;
+    if (work->parcels > 0)
+        amounts[HKT__PRICE_PAYLOAD] +=
+            times * work->parcels * payload_share(n * (work->sent + work->received + work->fresh) / work->parcels);
     amounts[HKT__PRICE_STEP] += times * work->steps;
     amounts[rates->far ? HKT__PRICE_FAR_ACCESS : HKT__PRICE_ACCESS] += times * work->accesses;
     add_bytes(amounts, HKT__PRICE_SEND_L2, times * n * work->sent, rates);
     add_bytes(amounts, HKT__PRICE_RECEIVE_L2, times * n * work->received, rates);
     add_bytes(amounts, HKT__PRICE_COPY_L2, times * n * work->copied, rates);
     add_bytes(amounts, HKT__PRICE_REDUCE_L2, times * n * work->reduced, rates);
-    add_bytes(amounts, rates->far ? HKT__PRICE_FAR_L2 : HKT__PRICE_DIRECT_L2, times * n * (work->read + work->written),
-              rates);
+    add_bytes(amounts, HKT__PRICE_FRESH_L2, times * n * work->fresh, rates);
+    add_bytes(amounts, rates->far ? HKT__PRICE_FAR_L2 : HKT__PRICE_FRESH_L2, times * n * work->relayed, rates);
+    add_bytes(amounts, rates->far ? HKT__PRICE_FAR_L2 : HKT__PRICE_DIRECT_L2, times * n * work->read, rates);
+    add_bytes(amounts, rates->far ? HKT__PRICE_FAR_WRITE_L2 : HKT__PRICE_DIRECT_L2, times * n * work->written, rates);
 }
 
 static double cost_of(const double *amounts, const struct hkt__prices *prices)
@@ -124,22 +145,38 @@ static void consider(struct dearest *dearest, double *amounts)
     }
 }
 
-/** One slice of n bytes, whichever rank is busiest, or all together where they share cores. A single rank's waits are on
- *  its path, where paths are known. */
+/** Waiting for messages one after the other: each on its way, and where ranks share cores, each of them in turn. */
+static void add_waits(double *amounts, const struct hkt__prices *prices, double rounds)
+{
+    amounts[HKT__PRICE_ROUND] += rounds;
+    if (prices->crowd > 1)
+        amounts[HKT__PRICE_SWITCH] += rounds * prices->crowd;
+}
+
+/** One slice of n bytes, whichever rank is busiest, or all together where they share cores. */
 static void consider_ranks(struct dearest *dearest, const struct hkt__profile *profile, double n, double rounds,
                            const struct rates *rates)
 {
     const double crowd = dearest->prices->crowd;
 
     for (int32_t i = -1; i < profile->nlooks; i++) {
-        double amounts[HKT__PRICE_COUNT] = {[HKT__PRICE_ROUND] = i < 0 || profile->npaths == 0 ? rounds : 0};
+        double amounts[HKT__PRICE_COUNT] = {0};
 
-        if (crowd > 1)
-            amounts[HKT__PRICE_SWITCH] = amounts[HKT__PRICE_ROUND];
-        if (i < 0)
-            add_work(amounts, &profile->mean, n, crowd, rates);
-        else
-            add_work(amounts, &profile->looks[i], n, 1, rates);
+        /* Where paths are known, a single rank's waits are on its path. */
+        if (i < 0 || profile->npaths == 0)
+            add_waits(amounts, dearest->prices, rounds);
+        add_work(amounts, i < 0 ? &profile->mean : &profile->looks[i], n, i < 0 ? crowd : 1, rates);
+        consider(dearest, amounts);
+    }
+}
+
+static void consider_paths(struct dearest *dearest, const struct hkt__profile *profile, double n, const struct rates *rates)
+{
+    for (int32_t i = 0; i < profile->npaths; i++) {
+        double amounts[HKT__PRICE_COUNT] = {0};
+
+        add_waits(amounts, dearest->prices, profile->paths[i].rounds);
+        add_work(amounts, &profile->paths[i].work, n, 1, rates);
         consider(dearest, amounts);
     }
 }
@@ -148,22 +185,17 @@ void hkt__model_amounts(const struct hkt__profile *profile, const struct hkt__pr
                         const struct hkt__model_args *args, double out_amounts[HKT__PRICE_COUNT])
 {
     const double slices = count_slices(profile, args), n = (double)args->bytes / slices;
+    const double rounds = profile->npaths > 0 ? profile->paths[0].rounds : profile->rounds;
+    const double wait = profile->wait;
     struct dearest first = {.prices = prices, .ns = -1}, rest = {.prices = prices, .ns = -1};
     struct rates rates = {.far = args->far};
 
     find_levels(prices, 2 * (double)args->bytes, rates.share);
     consider_ranks(&rest, profile, n, 0, &rates);
-    consider_ranks(&first, profile, n, profile->rounds, &rates);
-    for (int32_t i = 0; i < profile->npaths; i++) {
-        double amounts[HKT__PRICE_COUNT] = {[HKT__PRICE_ROUND] = profile->paths[i].rounds};
-
-        if (prices->crowd > 1)
-            amounts[HKT__PRICE_SWITCH] = profile->paths[i].rounds;
-        add_work(amounts, &profile->paths[i].work, n, 1, &rates);
-        consider(&first, amounts);
-    }
+    consider_ranks(&first, profile, n, rounds, &rates);
+    consider_paths(&first, profile, n, &rates);
     for (int i = 0; i < HKT__PRICE_COUNT; i++)
-        out_amounts[i] = first.amounts[i] + (slices - 1) * rest.amounts[i];
+        out_amounts[i] = wait * first.amounts[i] + (slices - wait) * rest.amounts[i];
     out_amounts[HKT__PRICE_CALL] += 1;
 }
 

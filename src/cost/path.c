@@ -36,7 +36,7 @@ struct paper {
 
 static double duration(const struct hkt__work *work, const struct scale *scale)
 {
-    const double moved = work->sent + work->received + work->copied + work->reduced + work->read + work->written;
+    const double moved = work->sent + work->received + work->copied + work->reduced + work->fresh + work->relayed + work->read + work->written;
 
     return work->messages * scale->message + work->steps * scale->step + moved * scale->n;
 }

@@ -13,19 +13,22 @@
 /* X(ID, name, default, help). Defaults: fitted by `hocket tune` on a 2-core virtual Xeon (2 MiB second-level cache, shared
  * last level) for 2 and 4 ranks, 2026-11; ratios carry over to other machines better than the figures. */
 #define HKT__PRICES_TABLE(X)                                                                                           \
-    X(CALL, "call_ns", 150, "a call, whatever it does")                                                               \
+    X(CALL, "call_ns", 35, "a call, whatever it does")                                                                 \
     X(ROUND, "round_ns", 160, "a message on its way, its receiver waiting")                                            \
-    X(MESSAGE, "message_ns", 40, "a message, at either end: time of the core")                                         \
-    X(STEP, "step_ns", 30, "a local step")                                                                            \
-    X(SWITCH, "switch_ns", 2000, "a rank gives its core to another one")                                              \
+    X(MESSAGE, "message_ns", 130, "a message, at either end: time of the core")                                        \
+    X(PAYLOAD, "payload_ns", 120, "a message too large for its header's line, at either end")                          \
+    X(STEP, "step_ns", 40, "a local step")                                                                             \
+    X(SWITCH, "switch_ns", 530, "a rank gives its core to another one")                                                \
     X(ACCESS, "access_ns", 100, "an operand in memory of a peer: the caches miss once")                                \
-    X(FAR_ACCESS, "far_access_ns", 2500, "the same by a system call")                                                  \
-    HKT__LEVELS(X, SEND, "send", 0.03, 0.04, 0.06, "put into a channel")                                               \
-    HKT__LEVELS(X, RECEIVE, "receive", 0.035, 0.045, 0.07, "taken out of a channel")                                   \
-    HKT__LEVELS(X, COPY, "copy", 0.015, 0.03, 0.07, "copied within a rank")                                            \
-    HKT__LEVELS(X, REDUCE, "reduce", 0.02, 0.035, 0.05, "an input of a reduction beyond the first")                    \
-    HKT__LEVELS(X, DIRECT, "direct", 0.03, 0.04, 0.06, "read or written in memory of a peer")                          \
-    HKT__LEVELS(X, FAR, "far", 0.08, 0.1, 0.2, "the same by a system call")
+    X(FAR_ACCESS, "far_access_ns", 1000, "an operand reached by a system call")                                        \
+    HKT__LEVELS(X, SEND, "send", 0.063, 0.09, 0.12, "put into a channel")                                              \
+    HKT__LEVELS(X, RECEIVE, "receive", 0.063, 0.083, 0.12, "taken out of a channel")                                   \
+    HKT__LEVELS(X, COPY, "copy", 0.017, 0.078, 0.1, "copied within a rank")                                            \
+    HKT__LEVELS(X, REDUCE, "reduce", 0.0075, 0.025, 0.05, "an input of a reduction beyond the first")                  \
+    HKT__LEVELS(X, FRESH, "fresh", 0.08, 0.107, 0.14, "written for peers to read, or read so")                         \
+    HKT__LEVELS(X, DIRECT, "direct", 0.0235, 0.062, 0.1, "else read or written in memory of a peer")                   \
+    HKT__LEVELS(X, FAR, "far", 0.08, 0.195, 0.25, "read from a peer by a system call")                                 \
+    HKT__LEVELS(X, FAR_WRITE, "far_write", 0.148, 0.255, 0.3, "written to a peer by a system call")
 
 enum hkt__price {
 #define HKT__PRICE_ENUM(ID, name, fallback, help) HKT__PRICE_##ID,

@@ -19,13 +19,23 @@ static int32_t vector_blocks(enum hkt_coll coll, int nranks)
     }
 }
 
+/** Where there is a root, ranks that only give need not wait for the others: they run ahead, by a few frames or by the
+ *  instances of scratch. Not where peers use their very buffers. The shares are fitted, as prices are. */
+static double waiting_share(const struct hkt__algo *algo)
+{
+    const enum hkt_coll coll = algo->info.coll;
+    const bool is_rooted = coll == HKT_BROADCAST || coll == HKT_REDUCE || coll == HKT_GATHER || coll == HKT_SCATTER;
+
+    return !is_rooted || algo->user_direct ? 1 : algo->info.needs_direct ? 0.5 : 0.25;
+}
+
 void hkt__work_add(struct hkt__work *to, const struct hkt__work *work, double factor)
 {
     double *sum = &to->messages;
     const double *more = &work->messages;
 
-    _Static_assert(sizeof *work == 9 * sizeof(double), "all counts are doubles");
-    for (int i = 0; i < 9; i++)
+    _Static_assert(sizeof *work == 12 * sizeof(double), "all counts are doubles");
+    for (int i = 0; i < 12; i++)
         sum[i] += factor * more[i];
 }
 
@@ -37,10 +47,14 @@ static void add_args(const struct hkt__sched *sched, const struct hkt__step *ste
         const double share = chunk * arg->x.count;
 
         if (arg->rank != sched->rank) {
-            *(is_target ? &work->written : &work->read) += share;
+            *(is_target                    ? &work->written
+              : arg->x.buf == HKT__SCRATCH ? &work->fresh
+              : arg->x.buf == HKT__OUT     ? &work->relayed
+                                           : &work->read) += share;
             work->accesses++;
+            work->parcels += arg->x.buf == HKT__SCRATCH;
         } else if (is_target || step->kind == HKT__COPY) {
-            work->copied += share;
+            *(step->dst.buf == HKT__SCRATCH && !is_target ? &work->fresh : &work->copied) += share;
         }
         if (step->kind == HKT__REDUCE && i > 0)
             work->reduced += share;
@@ -55,6 +69,7 @@ void hkt__work_add_step(const struct hkt__sched *sched, const struct hkt__step *
         work->messages++;
     else
         work->steps++;
+    work->parcels += step->kind == HKT__SEND || step->kind == HKT__RECV || step->kind == HKT__RECV_REDUCE;
     if (step->kind == HKT__SEND)
         work->sent += chunk * sched->args[step->arg_first].x.count;
     else if (step->kind == HKT__RECV || step->kind == HKT__RECV_REDUCE)
@@ -85,7 +100,8 @@ enum hkt_status hkt__profile_make(const struct hkt__algo *algo, int nranks, bool
                                   struct hkt__profile *out_profile)
 {
     const int looks = nranks < HKT__PROFILE_LOOKS ? nranks : HKT__PROFILE_LOOKS;
-    struct hkt__profile profile = {.rounds = algo->rounds(nranks), .blocks = vector_blocks(algo->info.coll, nranks)};
+    struct hkt__profile profile = {.rounds = algo->rounds(nranks), .wait = waiting_share(algo),
+                                   .blocks = vector_blocks(algo->info.coll, nranks)};
     struct hkt__sched *scheds[HKT__PROFILE_LOOKS] = {NULL};
     enum hkt_status rc = HKT_OK;
 

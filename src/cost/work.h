@@ -7,12 +7,15 @@
 
 struct hkt__work {
     double messages;  /* sent and received, signals included */
+    double parcels;   /* bytes that change hands in one piece: messages with bytes in them, operands in scratch of peers */
     double steps;     /* local steps */
     double sent;      /* bytes / n put into channels */
     double received;  /* taken out of channels, to be stored or reduced */
-    double copied;    /* moved within this rank's memory */
+    double copied;    /* moved within this rank's memory, but for what goes to scratch */
     double reduced;   /* inputs of reductions beyond the first of each */
-    double read;      /* read from memory of peers */
+    double fresh;     /* written to scratch, or read from that of peers: lines that the other's cache has */
+    double relayed;   /* read from results of peers, who have just written them */
+    double read;      /* read from inputs of peers */
     double written;   /* written to memory of peers */
     double accesses;  /* operands read from or written to memory of peers: system calls, where it is copied */
 };
@@ -30,6 +33,7 @@ struct hkt__profile {
         double rounds;             /* messages on the path */
         struct hkt__work work;     /* what is done along it, by whichever rank */
     } paths[2];                    /* critical paths of one slice: of small ones, of large ones. See path.h */
+    double wait;                   /* share of the waiting that is paid where calls follow each other */
     int32_t blocks, cuts, scratch_chunks; /* what slicing depends on */
 };
 
