@@ -305,8 +305,8 @@ static void mutated_texts_are_taken_or_refused(void **state)
     int taken = 0, refused = 0;
 
     (void)state;
-    print_message("seeds 1 to 4000\n");
-    for (uint64_t s = 1; s <= 4000; s++) {
+    print_message("seeds 1 to 2000\n");
+    for (uint64_t s = 1; s <= 2000; s++) {
         struct hkt_topo *topo = machine(machines[s % (sizeof machines / sizeof machines[0])]), *again = NULL;
         size_t bytes;
         char *saved = save(topo, &bytes), *text = malloc(bytes + 257); /* one more: searches end */
@@ -336,7 +336,7 @@ static void mutated_texts_are_taken_or_refused(void **state)
     }
     print_message("%d taken, %d refused\n", taken, refused);
     /* Both happen, or the mutations are too tame or too wild to find anything. */
-    assert_true(taken > 200 && refused > 2000);
+    assert_true(taken > 100 && refused > 1000);
 }
 
 static void reading_survives_every_failed_allocation(void **state)

@@ -586,22 +586,58 @@ static void hwloc_synthetic_and_own_synthetic_agree(void **state)
     }
 }
 
+/* A server as hwloc saves it: two GPUs of two makers, a NIC behind the same PCI switch as one of them, the graphics of the
+ * board's service processor, which are no GPU. */
+static void pci_devices_of_a_server(void **state)
+{
+    const struct hkt__topo_detect_opts opts = { .reader = HKT__TOPO_READ_HWLOC, .devices = true };
+    const char *source = getenv("HOCKET_SOURCE_ROOT");
+    struct hkt_topo *topo = NULL;
+    char path[512];
+
+    (void)state;
+    snprintf(path, sizeof path, "%s/tests/golden/topo_hwloc_server.xml", source != NULL ? source : ".");
+    setenv("HWLOC_XMLFILE", path, 1);
+    const enum hkt_status rc = hkt__topo_detect(&opts, &topo);
+
+    unsetenv("HWLOC_XMLFILE");
+    if (rc == HKT_ERR_UNSUPPORTED)
+        skip();
+    if (rc != HKT_OK)
+        fail_msg("%s", hkt_last_error());
+    assert_shape(topo, "net0(host0(package0(numa0(l30(core0(pu0) core1(pu1)) switch0(gpu0 nic0))) "
+                       "package1(numa1(l32(core2(pu2) core3(pu3)) gpu1))))");
+    const struct hkt_topo_node *gpu = &topo->nodes[node(topo, 0, HKT_TOPO_GPU, 0)];
+
+    assert_string_equal(gpu->name, "0000:03:00.0");
+    assert_int_equal(topo->links[gpu->uplink].bytes_per_s, 15754000000);
+    assert_int_equal(topo->links[gpu->uplink].source, HKT_TOPO_HWLOC);
+    assert_string_equal(topo->nodes[gpu->parent].name, "0000:01:00.0");
+    assert_int_equal(topo->links[topo->nodes[gpu->parent].uplink].bytes_per_s, 31508000000);
+    assert_string_equal(topo->nodes[node(topo, 0, HKT_TOPO_NIC, 0)].name, "hocket-test-ib");
+    gpu = &topo->nodes[node(topo, 0, HKT_TOPO_GPU, 1)];
+    assert_int_equal(topo->links[gpu->uplink].source, HKT_TOPO_ASSUMED); /* hwloc does not know */
+    hkt_topo_destroy(topo);
+}
+
 static void detecting_survives_every_failed_allocation(void **state)
 {
     (void)state;
-    for (int64_t k = 1;; k++) {
-        struct hkt_topo *topo = NULL;
+    for (int reader = HKT__TOPO_READ_ANY; reader <= HKT__TOPO_READ_SYSFS; reader++) {
+        const struct hkt__topo_detect_opts opts = { .reader = (enum hkt__topo_reader)reader };
+        enum hkt_status rc = HKT_ERR_NOMEM;
 
-        hkt__mem_fail_at(k);
-        const enum hkt_status rc = hkt_topo_detect(&topo);
+        for (int64_t k = 1; rc == HKT_ERR_NOMEM; k++) {
+            struct hkt_topo *topo = NULL;
 
-        hkt__mem_fail_at(0);
-        hkt_topo_destroy(topo);
-        if (rc == HKT_OK)
-            break;
-        assert_int_equal(rc, HKT_ERR_NOMEM);
-        assert_null(topo);
-        assert_true(k < 1000);
+            hkt__mem_fail_at(k);
+            rc = hkt__topo_detect(&opts, &topo);
+            hkt__mem_fail_at(0);
+            assert_int_equal(topo != NULL, rc == HKT_OK);
+            hkt_topo_destroy(topo);
+            assert_true(k < 1000);
+        }
+        assert_true(rc == HKT_OK || (rc == HKT_ERR_UNSUPPORTED && reader == HKT__TOPO_READ_HWLOC));
     }
 }
 
@@ -734,6 +770,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(nic_rates, make_root, remove_root),
         cmocka_unit_test(hwloc_and_sys_see_the_same),
         cmocka_unit_test(hwloc_synthetic_and_own_synthetic_agree),
+        cmocka_unit_test(pci_devices_of_a_server),
         cmocka_unit_test(detecting_survives_every_failed_allocation),
         cmocka_unit_test(ranks_are_dealt_compact_or_spread),
         cmocka_unit_test(a_place_is_the_innermost_part_that_holds_all_cpus),
