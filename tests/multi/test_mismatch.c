@@ -330,18 +330,51 @@ static void split_with_different_settings(struct ranks_rank *rank)
 static void join_with_different_scratch(struct ranks_rank *rank)
 {
     setenv("HOCKET_SCRATCH_BYTES", rank->rank == ODD ? "128K" : "256K", 1);
-    if (rank->rank == 0) {
-        ranks_require_ok(rank, hkt_get_unique_id(&rank->shared->id), "hkt_get_unique_id");
-        atomic_store(&rank->shared->id_ready, 1);
-    }
-    while (!atomic_load(&rank->shared->id_ready))
-        ranks_sleep_ms(1);
-    const enum hkt_status rc = hkt_comm_init_rank(&rank->comm, N, &rank->shared->id, rank->rank, NULL);
+    const enum hkt_status rc = ranks_join(rank, N, NULL);
 
     ranks_require(rank, rc == HKT_ERR_INVALID, "different scratch: %s: %s", hkt_status_name(rc),
                   rc < 0 ? hkt_last_error() : "");
     ranks_require_text(rank, hkt_last_error(), "HOCKET_SCRATCH_BYTES");
     ranks_require_text(rank, hkt_last_error(), "rank 1");
+}
+
+/** Sizes of frames, slots and numbers of sockets are a sender's and a receiver's own: they may differ. */
+static void join_with_different_buffers(struct ranks_rank *rank)
+{
+    static const char *const slots[N] = {"2", "8", "16"}, *const slot_bytes[N] = {"32K", "1K", "8K"};
+    static const char *const frames[N] = {"256K", "4K", "10000"}, *const sockets[N] = {"1", "3", "2"};
+    struct calls calls;
+    char text[256];
+
+    setenv("HOCKET_SHM_SLOTS", slots[rank->rank], 1);
+    setenv("HOCKET_SHM_SLOT_BYTES", slot_bytes[rank->rank], 1);
+    setenv("HOCKET_TCP_FRAME_BYTES", frames[rank->rank], 1);
+    setenv("HOCKET_TCP_SOCKETS", sockets[rank->rank], 1);
+    setenv("HOCKET_TRANSPORT", rank->arg, 1);
+    ranks_require_ok(rank, ranks_join(rank, N, NULL), "joining");
+    for (int coll = 0; coll < HKT_SEND_RECV; coll++) {
+        const struct call call = {.coll = (enum hkt_coll)coll, .dtype = HKT_F32, .op = HKT_SUM, .count = LARGE, .root = 2,
+                                  .kind = calls_reduces((enum hkt_coll)coll) ? EXACT_BUILTIN : EXACT_PLAIN};
+
+        ranks_require(rank, calls_init(&calls, rank->comm, calls_room(&call, N)), "no memory");
+        calls_fill(&calls, &call);
+        ranks_require_ok(rank, calls_issue(&calls, &call, NULL), hkt_coll_name(call.coll));
+        ranks_require(rank, calls_check(&calls, &call, text, sizeof text) == 0, "%s: %s", hkt_coll_name(call.coll), text);
+        calls_fini(&calls);
+    }
+}
+
+static void different_buffers_work(void **state)
+{
+    static const char *const transports[] = {"shm", "tcp"};
+
+    (void)state;
+    for (int t = 0; t < 2; t++) {
+        const struct ranks_job job = {.kind = RANKS_PROCESSES, .nranks = N, .no_comm = true,
+                                      .fn = join_with_different_buffers, .arg = (void *)(uintptr_t)transports[t]};
+
+        ranks_run(&job);
+    }
 }
 
 static void different_settings_are_told(void **state)
@@ -361,6 +394,7 @@ int main(void)
         cmocka_unit_test(processes_are_told_over_shm),
         cmocka_unit_test(processes_are_told_over_tcp),
         cmocka_unit_test(different_settings_are_told),
+        cmocka_unit_test(different_buffers_work),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

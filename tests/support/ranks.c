@@ -182,8 +182,7 @@ static void run_threads(const struct ranks_job *job, struct ranks_shared *shared
         pthread_join(threads[r].thread, NULL);
 }
 
-/** Rank 0 makes the id, the others take it from shared memory. */
-static void join_by_id(const struct ranks_job *job, struct ranks_rank *rank)
+enum hkt_status ranks_join(struct ranks_rank *rank, int nranks, const struct hkt_config *config)
 {
     struct ranks_shared *shared = rank->shared;
 
@@ -193,8 +192,7 @@ static void join_by_id(const struct ranks_job *job, struct ranks_rank *rank)
     }
     while (!atomic_load_explicit(&shared->id_ready, memory_order_acquire))
         ranks_sleep_ms(1);
-    ranks_require_ok(rank, hkt_comm_init_rank(&rank->comm, job->nranks, &shared->id, rank->rank, job->config),
-                     "hkt_comm_init_rank");
+    return hkt_comm_init_rank(&rank->comm, nranks, &shared->id, rank->rank, config);
 }
 
 static void run_process(const struct ranks_job *job, struct ranks_shared *shared, int r)
@@ -204,7 +202,7 @@ static void run_process(const struct ranks_job *job, struct ranks_shared *shared
     if (!job->no_comm && job->kind == RANKS_ENV)
         ranks_require_ok(&rank, hkt_comm_init_env(&rank.comm, job->config), "hkt_comm_init_env");
     else if (!job->no_comm)
-        join_by_id(job, &rank);
+        ranks_require_ok(&rank, ranks_join(&rank, job->nranks, job->config), "hkt_comm_init_rank");
     job->fn(&rank);
     end_comm(&rank);
 }

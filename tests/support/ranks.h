@@ -75,6 +75,8 @@ void ranks_require_ok(struct ranks_rank *rank, enum hkt_status got, const char *
 void ranks_require_text(struct ranks_rank *rank, const char *text, const char *part);
 /** Keep a status and this thread's last error for the test. */
 void ranks_note(struct ranks_rank *rank, enum hkt_status status);
+/** Join as `rank->rank` of nranks by the job's unique id, which rank 0 makes: for functions without a communicator. */
+HKT_NODISCARD enum hkt_status ranks_join(struct ranks_rank *rank, int nranks, const struct hkt_config *config);
 /** Wait for all ranks of the job, without hocket. */
 void ranks_meet(struct ranks_rank *rank, int place);
 
