@@ -38,15 +38,24 @@ static void own_cpus(cpu_set_t *out_cpus)
         memset(out_cpus, 0xff, sizeof *out_cpus);
 }
 
+/** The parts, and which CPUs of them may be used. */
 static enum hkt_status read_items(const struct hkt__topo_detect_opts *opts, struct hkt__topo_items *items,
-                                  bool *out_here)
+                                  cpu_set_t *out_allowed)
 {
     const bool has_hwloc = hkt__topo_hwloc_version()[0] != '\0';
+    bool here = true;
+    enum hkt_status rc;
 
-    *out_here = true;
+    own_cpus(out_allowed);
+    if (opts->allowed != NULL)
+        *out_allowed = *opts->allowed;
     if (opts->reader == HKT__TOPO_READ_HWLOC || (opts->reader == HKT__TOPO_READ_ANY && has_hwloc))
-        return hkt__topo_hwloc_items(opts->devices, items, out_here);
-    return hkt__topo_sysfs_items(opts->sysfs != NULL ? opts->sysfs : "/sys", items);
+        rc = hkt__topo_hwloc_items(opts->devices, items, &here);
+    else
+        rc = hkt__topo_sysfs_items(opts->sysfs != NULL ? opts->sysfs : "/sys", out_allowed, items);
+    if (!here && opts->allowed == NULL)
+        memset(out_allowed, 0xff, sizeof *out_allowed);
+    return rc;
 }
 
 /** The host reaches the net with what its NICs carry together, where that is known. */
@@ -85,17 +94,10 @@ enum hkt_status hkt__topo_detect(const struct hkt__topo_detect_opts *opts, struc
     struct hkt__topo_items items = { 0 };
     struct hkt__topo_draft *draft = NULL;
     cpu_set_t allowed;
-    bool here = true;
-    enum hkt_status rc = read_items(opts, &items, &here);
+    enum hkt_status rc = read_items(opts, &items, &allowed);
 
     if (rc < 0)
         goto free_items;
-    if (opts->allowed != NULL)
-        allowed = *opts->allowed;
-    else if (here)
-        own_cpus(&allowed);
-    else
-        memset(&allowed, 0xff, sizeof allowed);
     draft = hkt__topo_draft_create();
     rc = draft != NULL ? build(draft, &items, &allowed) : HKT_ERR_NOMEM;
     if (rc == HKT_OK) {

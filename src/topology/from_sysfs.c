@@ -1,5 +1,5 @@
-/* The CPUs of this machine as /sys shows them: the source for builds without hwloc. Every part is taken once, at its lowest
- * CPU. What a system does not show (packages and caches in some virtual machines) is left out. */
+/* The CPUs of this machine as /sys shows them: the source for builds without hwloc. Every part is taken once, at the first
+ * of its CPUs that is visited; only CPUs that matter are, since a large machine has thousands of these files. What a system does not show (packages and caches in some virtual machines) is left out. */
 #include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -74,17 +74,24 @@ static long read_long(const char *root, const char *folder, int number, const ch
     return end != text && *end == '\0' ? value : -1;
 }
 
-/** Add a part when `cpu` is its lowest CPU. */
-static enum hkt_status add_once(struct hkt__topo_items *items, struct hkt__topo_item *item, int cpu)
+struct reading {
+    const char *root;
+    cpu_set_t visited; /* CPUs whose files are read */
+    struct hkt__topo_items *items;
+};
+
+/** Add a part when `cpu` is the first visited of its CPUs. */
+static enum hkt_status add_once(const struct reading *reading, const struct hkt__topo_item *item, int cpu)
 {
     for (int lower = 0; lower < cpu; lower++)
-        if (CPU_ISSET(lower, &item->cpus))
+        if (CPU_ISSET(lower, &item->cpus) && CPU_ISSET(lower, &reading->visited))
             return HKT_OK;
-    return CPU_ISSET(cpu, &item->cpus) ? hkt__topo_items_add(items, item) : HKT_OK;
+    return CPU_ISSET(cpu, &item->cpus) ? hkt__topo_items_add(reading->items, item) : HKT_OK;
 }
 
-static enum hkt_status add_l3(const char *root, int cpu, struct hkt__topo_items *items)
+static enum hkt_status add_l3(const struct reading *reading, int cpu)
 {
+    const char *root = reading->root;
     struct hkt__topo_item item = { .kind = HKT_TOPO_L3, .index = -1, .inside = -1 };
     char folder[64], size[32], *unit;
 
@@ -99,13 +106,14 @@ static enum hkt_status add_l3(const char *root, int cpu, struct hkt__topo_items 
                          : strcmp(unit, "M") == 0 ? (uint64_t)number << 20
                                                   : 0;
         }
-        return add_once(items, &item, cpu);
+        return add_once(reading, &item, cpu);
     }
     return HKT_OK;
 }
 
-static enum hkt_status add_cpu(const char *root, int cpu, struct hkt__topo_items *items)
+static enum hkt_status add_cpu(const struct reading *reading, int cpu)
 {
+    const char *root = reading->root;
     static const char folder[] = "devices/system/cpu/cpu";
     struct hkt__topo_item pu = { .kind = HKT_TOPO_PU, .index = cpu, .inside = -1 };
     struct hkt__topo_item core = { .kind = HKT_TOPO_CORE, .index = -1, .inside = -1 };
@@ -113,21 +121,21 @@ static enum hkt_status add_cpu(const char *root, int cpu, struct hkt__topo_items
     const long number = read_long(root, folder, cpu, "topology/physical_package_id");
 
     CPU_SET(cpu, &pu.cpus);
-    enum hkt_status rc = hkt__topo_items_add(items, &pu);
+    enum hkt_status rc = hkt__topo_items_add(reading->items, &pu);
 
     /* The second name is that of kernels before 5.2; without either, each CPU is a core. */
     if (!read_set(root, folder, cpu, "topology/core_cpus_list", &core.cpus)
         && !read_set(root, folder, cpu, "topology/thread_siblings_list", &core.cpus))
         core.cpus = pu.cpus;
     if (rc == HKT_OK)
-        rc = add_once(items, &core, cpu);
+        rc = add_once(reading, &core, cpu);
     if (rc == HKT_OK)
-        rc = add_l3(root, cpu, items);
+        rc = add_l3(reading, cpu);
     if (rc == HKT_OK
         && (read_set(root, folder, cpu, "topology/package_cpus_list", &package.cpus)
             || read_set(root, folder, cpu, "topology/core_siblings_list", &package.cpus))) {
         package.index = number >= 0 && number <= INT32_MAX ? (int32_t)number : -1;
-        rc = add_once(items, &package, cpu);
+        rc = add_once(reading, &package, cpu);
     }
     return rc;
 }
@@ -162,8 +170,9 @@ static enum hkt_status add_numa(const char *root, struct hkt__topo_items *items)
     return rc;
 }
 
-enum hkt_status hkt__topo_sysfs_items(const char *root, struct hkt__topo_items *items)
+enum hkt_status hkt__topo_sysfs_items(const char *root, const cpu_set_t *allowed, struct hkt__topo_items *items)
 {
+    struct reading reading = { .root = root, .items = items };
     cpu_set_t online;
     enum hkt_status rc = HKT_OK;
 
@@ -172,9 +181,10 @@ enum hkt_status hkt__topo_sysfs_items(const char *root, struct hkt__topo_items *
                          "%s/devices/system/cpu/online cannot be read: mount /sys, or describe this machine in a "
                          "file",
                          root);
+    CPU_AND(&reading.visited, &online, allowed);
     for (int cpu = 0; cpu < CPU_SETSIZE && rc == HKT_OK; cpu++)
-        if (CPU_ISSET(cpu, &online))
-            rc = add_cpu(root, cpu, items);
+        if (CPU_ISSET(cpu, &reading.visited))
+            rc = add_cpu(&reading, cpu);
     return rc == HKT_OK ? add_numa(root, items) : rc;
 }
 

@@ -20,7 +20,7 @@ void hkt__topo_place_at(const struct hkt_topo *topo, int32_t node, struct hkt__t
 /** Place of a rank of a host (a node of topo) that may run on these CPUs; CPUs that the host does not show are ignored. */
 void hkt__topo_place_cpus(const struct hkt_topo *topo, int32_t host, const cpu_set_t *cpus,
                           struct hkt__topo_place *out_place);
-/** Own place, from the affinity of this thread and what /sys shows; takes well under a millisecond per CPU. Where the
+/** Own place, from the affinity of this thread and what /sys shows; some twenty small files per CPU. Where the
  *  machine cannot be read, only the host is known. */
 void hkt__topo_place_here(struct hkt__topo_place *out_place);
 

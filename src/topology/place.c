@@ -47,13 +47,16 @@ void hkt__topo_place_cpus(const struct hkt_topo *topo, int32_t host, const cpu_s
 void hkt__topo_place_here(struct hkt__topo_place *out_place)
 {
     const struct hkt__topo_detect_opts opts = { .reader = HKT__TOPO_READ_SYSFS };
+    const struct hkt__error kept = *hkt__error_here();
     struct hkt_topo *topo = NULL;
     cpu_set_t all;
 
     *out_place = (struct hkt__topo_place){ hkt__topo_host_id(), -1, -1, -1, -1, -1, -1 };
     memset(&all, 0xff, sizeof all);
-    if (hkt__topo_detect(&opts, &topo) != HKT_OK)
+    if (hkt__topo_detect(&opts, &topo) != HKT_OK) {
+        *hkt__error_here() = kept; /* it is no failure */
         return;
+    }
     /* The graph holds what this thread may use, and nothing else. */
     hkt__topo_place_cpus(topo, hkt__topo_find(topo, 0, HKT_TOPO_HOST, -1), &all, out_place);
     hkt_topo_destroy(topo);

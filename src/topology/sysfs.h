@@ -4,8 +4,10 @@
 
 #include "topology/nest.h"
 
-/** Packages, NUMA nodes, L3 caches, cores and PUs under `root` ("/sys"). SYSTEM when it does not even list the CPUs. */
-HKT_NODISCARD enum hkt_status hkt__topo_sysfs_items(const char *root, struct hkt__topo_items *items);
+/** PUs in `allowed` under `root` ("/sys"), the cores, L3 caches and packages around them, and all NUMA nodes. SYSTEM when it
+ *  does not even list the CPUs. */
+HKT_NODISCARD enum hkt_status hkt__topo_sysfs_items(const char *root, const cpu_set_t *allowed,
+                                                    struct hkt__topo_items *items);
 
 /** Rate of a network interface or InfiniBand device in bytes per second; 0: not known, or it is down. */
 uint64_t hkt__topo_sysfs_nic_rate(const char *root, const char *name);

@@ -729,9 +729,11 @@ static void own_place_is_that_of_the_affinity(void **state)
     if (narrow.core >= 0) /* /sys can be read */
         assert_true(CPU_ISSET(narrow.unit, &one));
     /* Where memory is out, the host is known all the same. */
+    assert_int_equal(hkt__fail(HKT_ERR_BUG, "an earlier failure"), HKT_ERR_BUG);
     hkt__mem_fail_at(1);
     hkt__topo_place_here(&narrow);
     hkt__mem_fail_at(0);
+    assert_string_equal(hkt_last_error(), "an earlier failure");
     assert_int_equal(narrow.host, place.host);
     assert_int_equal(narrow.package, -1);
 }
