@@ -126,10 +126,14 @@ static int list_json(const struct request *request)
 
 #define CANDIDATES_MAX 64
 
-static int why_json(const struct hkt_candidate *candidates, int count)
+static int why_json(const struct hkt_candidate *candidates, int count, const struct hkt_bound *bound)
 {
-    cJSON *list = cJSON_CreateArray();
+    cJSON *root = cJSON_CreateObject(), *list = cJSON_CreateArray();
 
+    cJSON_AddBoolToObject(root, "tuned", count > 0 && candidates[0].tuned);
+    cJSON_AddNumberToObject(root, "bound_us", bound->time_us);
+    cJSON_AddStringToObject(root, "bound", bound->text);
+    cJSON_AddItemToObject(root, "candidates", list);
     for (int i = 0; i < count; i++) {
         cJSON *row = cJSON_CreateObject();
 
@@ -139,15 +143,54 @@ static int why_json(const struct hkt_candidate *candidates, int count)
             cJSON_AddNumberToObject(row, "predicted_us", candidates[i].predicted_us);
         else
             cJSON_AddStringToObject(row, "unfit", candidates[i].unfit);
+        if (candidates[i].measured_us > 0)
+            cJSON_AddNumberToObject(row, "measured_us", candidates[i].measured_us);
         cJSON_AddItemToArray(list, row);
     }
-    return hkt_tool_print_json("explain", list);
+    return hkt_tool_print_json("explain", root);
+}
+
+/** The price that makes up most of a prediction. */
+static void print_largest_term(const struct hkt_candidate *candidate)
+{
+    struct hkt_price price;
+    int largest = 0;
+
+    for (int i = 1; i < HKT_PRICE_COUNT; i++)
+        if (candidate->terms_us[i] > candidate->terms_us[largest])
+            largest = i;
+    if (hkt_price_get(largest, &price) == HKT_OK && candidate->predicted_us > 0)
+        printf("  most of it %s (%.0f %%)", price.name, 100 * candidate->terms_us[largest] / candidate->predicted_us);
+}
+
+static void why_text(const struct hkt_choice_query *choice, const struct hkt_candidate *candidates, int count,
+                     const struct hkt_bound *bound)
+{
+    printf("%s of %zu bytes over %d ranks, %s, %g ranks per core%s%s; %s\n", hkt_coll_name(choice->coll), choice->bytes,
+           choice->nranks, choice->transport, choice->crowd, choice->in_place ? ", in place" : "",
+           choice->registered ? ", registered buffers" : "",
+           count > 0 && candidates[0].tuned ? "prices measured by hocket tune" : "default prices");
+    for (int i = 0; i < count; i++) {
+        if (candidates[i].unfit[0] != '\0') {
+            printf("  %-22s %15s  %s\n", candidates[i].algo, "-", candidates[i].unfit);
+            continue;
+        }
+        printf("  %-22s %12.2f us", candidates[i].algo, candidates[i].predicted_us);
+        print_largest_term(&candidates[i]);
+        if (candidates[i].measured_us > 0)
+            printf("  chosen: the fastest of those measured near this size, %.2f us", candidates[i].measured_us);
+        else if (candidates[i].chosen)
+            fputs("  chosen: the least", stdout);
+        putchar('\n');
+    }
+    printf("  %-22s %12.2f us  %s\n", "bound", bound->time_us, bound->text);
 }
 
 static int why(const struct request *request)
 {
     struct hkt_choice_query choice = request->choice;
     struct hkt_candidate candidates[CANDIDATES_MAX];
+    struct hkt_bound bound;
     int count = 0;
 
     if (!request->has_coll)
@@ -155,20 +198,11 @@ static int why(const struct request *request)
     choice.coll = request->query.coll;
     choice.nranks = request->query.nranks;
     choice.in_place = request->query.in_place;
-    if (hkt_plan_candidates(&choice, candidates, CANDIDATES_MAX, &count) < 0)
+    if (hkt_plan_candidates(&choice, candidates, CANDIDATES_MAX, &count) < 0 || hkt_plan_bound(&choice, &bound) < 0)
         return hkt_tool_usage("explain", "%s", hkt_last_error());
     if (request->json)
-        return why_json(candidates, count);
-    printf("%s of %zu bytes over %d ranks, %s, %g ranks per core%s%s\n", hkt_coll_name(choice.coll), choice.bytes,
-           choice.nranks, choice.transport, choice.crowd, choice.in_place ? ", in place" : "",
-           choice.registered ? ", registered buffers" : "");
-    for (int i = 0; i < count; i++) {
-        if (candidates[i].unfit[0] == '\0')
-            printf("  %-22s %12.2f us%s\n", candidates[i].algo, candidates[i].predicted_us,
-                   candidates[i].chosen ? "  chosen: the least" : "");
-        else
-            printf("  %-22s %15s  %s\n", candidates[i].algo, "-", candidates[i].unfit);
-    }
+        return why_json(candidates, count, &bound);
+    why_text(&choice, candidates, count, &bound);
     return TOOL_OK;
 }
 

@@ -85,6 +85,7 @@ struct hkt_candidate {
     double terms_us[HKT_PRICE_COUNT]; /* of predicted_us, by price */
     double measured_us;      /* of the chosen one, where `hocket tune` measured it; else 0 */
     int chosen;
+    int tuned;               /* predicted at the prices of `hocket tune` for this machine, not at the defaults */
 };
 /** What a communicator of this kind would weigh, the chosen first, then by predicted time, unfit ones last. *out_count is
  *  what there are; at most `capacity` are stored. Measured choices count if the file of `hocket tune` has them for this
@@ -93,6 +94,18 @@ struct hkt_candidate {
 HKT_API HKT_NODISCARD enum hkt_status hkt_plan_candidates(const struct hkt_choice_query *query,
                                                           struct hkt_candidate *out_candidates, int capacity,
                                                           int *out_count);
+
+/** The least time a collective can take, whatever the algorithm. */
+struct hkt_bound {
+    double time_us;
+    double bytes;            /* that must move */
+    double ns_per_byte;      /* at the price of moving them once */
+    char text[160];          /* the same as a formula with numbers */
+};
+/** For the query's case. Shared memory: every input is read, every result written, all ranks together, over the cores; at the
+ *  prices in force for plain copies. Network: what the busiest rank must send or receive, at the transport's price.
+ *  Errors   as hkt_plan_candidates */
+HKT_API HKT_NODISCARD enum hkt_status hkt_plan_bound(const struct hkt_choice_query *query, struct hkt_bound *out_bound);
 
 #ifdef __cplusplus
 }

@@ -6,6 +6,7 @@
 
 #include "comm/comm_int.h"
 #include "core/mem.h"
+#include "cost/bound.h"
 #include "hocket/tune.h"
 
 /** What one choice depends on, but for the case. */
@@ -30,7 +31,8 @@ static int by_time(const void *a, const void *b)
 
 static enum hkt_status weigh(const struct weighing *w, const struct hkt__algo *algo, struct hkt_candidate *out_candidate)
 {
-    struct hkt_candidate candidate = {.algo = algo->info.name, .unfit = hkt__unfit(algo, w->args)};
+    struct hkt_candidate candidate = {.algo = algo->info.name, .unfit = hkt__unfit(algo, w->args),
+                                      .tuned = w->args->tuned != NULL};
     double ns = 0;
     enum hkt_status rc = HKT_OK;
 
@@ -97,54 +99,88 @@ static enum hkt_status load_tune(const struct hkt__settings *settings, int nrank
     return hkt__tune_load(settings, &key, out_tune);
 }
 
-static bool query_is_sound(const struct hkt_choice_query *query, const int *out_count)
+static bool query_is_sound(const struct hkt_choice_query *query, const void *out)
 {
-    return query != NULL && out_count != NULL && query->coll >= 0 && query->coll < HKT_COLL_COUNT;
+    return query != NULL && out != NULL && query->coll >= 0 && query->coll < HKT_COLL_COUNT;
+}
+
+/** What a communicator that is only thought of would choose by. */
+struct thought {
+    bool is_memory;
+    struct hkt__select_args args;
+    struct hkt__prices prices;
+    struct hkt__tune *tune;                  /* owned; args.tuned points into it */
+};
+
+static enum hkt_status think(const struct hkt_choice_query *query, struct thought *out)
+{
+    const struct hkt__settings *settings;
+    struct hkt__tp_caps caps;
+    enum hkt_status rc;
+
+    if (query->nranks < 1 || query->nranks > HKT_RANKS_MAX)
+        return hkt__fail(HKT_ERR_INVALID, "%d ranks: there are 1 to %d", query->nranks, HKT_RANKS_MAX);
+    rc = hkt__settings_get(&settings);
+    if (rc == HKT_OK)
+        rc = find_caps(query->transport, &caps);
+    if (rc == HKT_OK)
+        rc = load_tune(settings, query->nranks, &out->tune);
+    if (rc < 0)
+        return rc;
+    const int tuned = hkt__tune_find(out->tune, query->transport);
+    const bool is_memory = (caps.flags & HKT__TP_MEMORY) != 0;
+
+    out->is_memory = is_memory;
+    out->args = (struct hkt__select_args){
+        .coll = query->coll, .nranks = query->nranks, .in_place = query->in_place, .bytes = query->bytes,
+        .direct_ok = is_memory, .user_ok = (caps.flags & HKT__TP_USER) != 0 || (is_memory && query->registered),
+        .copy_ok = is_memory && settings->cma != 0, .ordered = settings->deterministic[0] != '\0',
+        .slice_bytes = (size_t)settings->slice_bytes, .scratch_bytes = (size_t)settings->scratch_bytes,
+        .tuned = tuned >= 0 ? &out->tune->tables[tuned] : NULL};
+    hkt__prices_init(&out->prices, caps.latency_ns, caps.ns_per_byte, is_memory, query->crowd);
+    if (tuned >= 0)
+        memcpy(out->prices.price, out->args.tuned->price, sizeof out->prices.price);
+    if (query->prices != NULL)
+        memcpy(out->prices.price, query->prices, sizeof out->prices.price);
+    return HKT_OK;
 }
 
 enum hkt_status hkt_plan_candidates(const struct hkt_choice_query *query, struct hkt_candidate *out_candidates,
                                     int capacity, int *out_count)
 {
-    const struct hkt__settings *settings;
-    struct hkt__work_table *table = NULL;
-    struct hkt__tune *tune = NULL;
-    struct hkt__prices prices;
-    struct hkt__tp_caps caps;
+    struct hkt__work_table *table;
+    struct thought thought;
     enum hkt_status rc;
 
-    if (!query_is_sound(query, out_count) || query->nranks < 1 || query->nranks > HKT_RANKS_MAX)
-        return hkt__fail(HKT_ERR_INVALID, "hkt_plan_candidates: query and out_count must not be NULL, ranks 1..%d",
-                         HKT_RANKS_MAX);
-    rc = hkt__settings_get(&settings);
-    if (rc == HKT_OK)
-        rc = find_caps(query->transport, &caps);
-    if (rc == HKT_OK)
-        rc = load_tune(settings, query->nranks, &tune);
-    if (rc == HKT_OK)
-        rc = hkt__work_table_create(&table);
+    if (!query_is_sound(query, out_count))
+        return hkt__fail(HKT_ERR_INVALID, "hkt_plan_candidates: query and out_count must not be NULL");
+    rc = think(query, &thought);
     if (rc < 0)
-        goto free_tune;
-    const bool is_memory = (caps.flags & HKT__TP_MEMORY) != 0;
-    const int tuned = hkt__tune_find(tune, query->transport);
-    const struct hkt__select_args args = {
-        .coll = query->coll, .nranks = query->nranks, .in_place = query->in_place, .bytes = query->bytes,
-        .direct_ok = is_memory, .user_ok = (caps.flags & HKT__TP_USER) != 0 || (is_memory && query->registered),
-        .copy_ok = is_memory && settings->cma != 0, .ordered = settings->deterministic[0] != '\0',
-        .slice_bytes = (size_t)settings->slice_bytes, .scratch_bytes = (size_t)settings->scratch_bytes,
-        .tuned = tuned >= 0 ? &tune->tables[tuned] : NULL};
-    const struct weighing weighing = {&args, &prices, table, NULL};
+        return hkt__error_context(rc, "hkt_plan_candidates");
+    rc = hkt__work_table_create(&table);
+    if (rc == HKT_OK) {
+        const struct weighing weighing = {&thought.args, &thought.prices, table, NULL};
 
-    hkt__prices_init(&prices, caps.latency_ns, caps.ns_per_byte, is_memory, query->crowd);
-    if (tuned >= 0)
-        memcpy(prices.price, tune->tables[tuned].price, sizeof prices.price);
-    if (query->prices != NULL)
-        memcpy(prices.price, query->prices, sizeof prices.price);
-    rc = weigh_all(&weighing, out_candidates, capacity, out_count);
-    hkt__work_table_destroy(table);
-
-free_tune:
-    hkt__free(tune);
+        rc = weigh_all(&weighing, out_candidates, capacity, out_count);
+        hkt__work_table_destroy(table);
+    }
+    hkt__free(thought.tune);
     return rc;
+}
+
+enum hkt_status hkt_plan_bound(const struct hkt_choice_query *query, struct hkt_bound *out_bound)
+{
+    struct thought thought;
+    enum hkt_status rc;
+
+    if (!query_is_sound(query, out_bound))
+        return hkt__fail(HKT_ERR_INVALID, "hkt_plan_bound: query and out_bound must not be NULL");
+    rc = think(query, &thought);
+    if (rc < 0)
+        return hkt__error_context(rc, "hkt_plan_bound");
+    hkt__bound(&thought.args, &thought.prices, thought.is_memory, out_bound);
+    hkt__free(thought.tune);
+    return HKT_OK;
 }
 
 enum hkt_status hkt_comm_candidates(struct hkt_comm *comm, const struct hkt_choice_query *query,
