@@ -154,20 +154,16 @@ static enum hkt_status read_node(struct reader *reader, int depth, char *line)
 }
 
 /** "kind7" within a host (-1: outside) to its node, -1: none. */
-static int32_t find_part(const struct reader *reader, int32_t host, char *text)
+static int32_t find_part(const struct reader *reader, int32_t host, const char *text)
 {
-    const size_t letters =
-        strcspn(text + (strncmp(text, "l3", 2) == 0 ? 2 : 0), "0123456789") + (strncmp(text, "l3", 2) == 0 ? 2 : 0);
-    char kind[16];
-    int32_t index;
+    for (int kind = 0; kind < HKT_TOPO_KIND_COUNT; kind++) {
+        const char *name = hkt_topo_kind_name((enum hkt_topo_kind)kind);
+        int32_t index;
 
-    if (letters >= sizeof kind || !parse_number(text + letters, &index))
-        return -1;
-    memcpy(kind, text, letters);
-    kind[letters] = '\0';
-    const int found = hkt__topo_kind_find(kind);
-
-    return found < 0 ? -1 : hkt__topo_draft_find(reader->draft, host, (enum hkt_topo_kind)found, index);
+        if (strncmp(text, name, strlen(name)) == 0 && parse_number(text + strlen(name), &index))
+            return hkt__topo_draft_find(reader->draft, host, (enum hkt_topo_kind)kind, index);
+    }
+    return -1;
 }
 
 static enum hkt_status find_end(const struct reader *reader, char *text, int32_t *out_node)
