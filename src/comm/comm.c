@@ -285,6 +285,26 @@ static enum hkt_status read_options(struct hkt_comm *comm, const struct hkt_conf
     return hkt__algo_list_parse(c->algo != NULL ? c->algo : settings->algo, options->forced);
 }
 
+/** Ranks per host and hosts, when each host has as many ranks as the next and they are numbered host by host. */
+static void find_levels(struct hkt_comm *comm)
+{
+    const uint64_t *hosts = comm->job->hosts;
+    int size = 1;
+
+    while (size < comm->nranks && hosts[comm->job_ranks[size]] == hosts[comm->job_ranks[0]])
+        size++;
+    if (size == 1 || size == comm->nranks || comm->nranks % size != 0)
+        return;
+    for (int r = 0; r < comm->nranks; r++) {
+        const bool is_first = r % size == 0;
+        const bool same = r > 0 && hosts[comm->job_ranks[r]] == hosts[comm->job_ranks[r - 1]];
+
+        if (r > 0 && same == is_first)
+            return;
+    }
+    comm->levels = (struct hkt__levels){.count = 2, .sizes = {size, comm->nranks / size}};
+}
+
 static enum hkt_status allocate(struct hkt_comm *comm, const struct hkt__comm_params *params)
 {
     const size_t n = (size_t)comm->nranks;
@@ -300,6 +320,7 @@ static enum hkt_status allocate(struct hkt_comm *comm, const struct hkt__comm_pa
         comm->plans.table == NULL || comm->prepared == NULL || comm->user_ops == NULL)
         return hkt__fail(HKT_ERR_NOMEM, "no memory for a communicator of %d ranks", comm->nranks);
     memcpy(comm->job_ranks, params->job_ranks, n * sizeof(int32_t));
+    find_levels(comm);
     comm->env.nranks = comm->nranks;
     comm->env.rank = comm->rank;
     comm->env.lanes = HKT__COMM_LANES;

@@ -5,6 +5,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include "algos/levels.h"
 #include "algos/registry.h"
 #include "comm/job.h"
 #include "comm/recorder.h"
@@ -101,6 +102,7 @@ struct hkt_comm {
     _Atomic int is_open;                     /* release O1 when the routes are made, acquire O2 before waking them */
     int rank, nranks;
     int32_t *job_ranks;                      /* [nranks] */
+    struct hkt__levels levels;               /* ranks per host, hosts; count 0: one host, or uneven */
     struct hkt__comm_options options;
     struct hkt__routes routes;
     struct hkt__exec_env env;

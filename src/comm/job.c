@@ -85,6 +85,7 @@ static void count_host(struct hkt__job *job, const struct introduction *all)
     CPU_ZERO(&cpus);
     job->host_ranks = 0;
     for (int r = 0; r < job->nranks; r++) {
+        job->hosts[r] = all[r].host;
         if (all[r].host != all[job->rank].host)
             continue;
         job->host_ranks++;
@@ -253,6 +254,7 @@ static void job_destroy(struct hkt__job *job)
     hkt__free(job->tune);
     hkt__free(job->usable);
     hkt__free(job->lost);
+    hkt__free(job->hosts);
     hkt__free(job);
 }
 
@@ -277,7 +279,8 @@ enum hkt_status hkt__job_create(const struct hkt__boot_id *id, int nranks, int r
     job->references = 1;
     job->usable = hkt__calloc((size_t)nranks, HKT__TRANSPORTS_MAX);
     job->lost = hkt__calloc((size_t)nranks, 1);
-    if (job->usable == NULL || job->lost == NULL) {
+    job->hosts = hkt__calloc((size_t)nranks, sizeof *job->hosts);
+    if (job->usable == NULL || job->lost == NULL || job->hosts == NULL) {
         rc = hkt__fail(HKT_ERR_NOMEM, "no memory for a job of %d ranks", nranks);
         goto destroy;
     }

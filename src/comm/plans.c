@@ -15,6 +15,15 @@ static uint32_t plan_slot(uint64_t key)
     return (uint32_t)(key * 0x9E3779B97F4A7C15u >> 40) % HKT__PLANS_MAX; /* Fibonacci hashing, Knuth vol. 3, 6.4 */
 }
 
+static enum hkt_status build_rank(const struct hkt_comm *comm, const struct hkt__algo *algo, int rank, int root,
+                                  bool in_place, struct hkt__sched **out_sched)
+{
+    const struct hkt__algo_case c = {.nranks = comm->nranks, .rank = rank, .root = root, .in_place = in_place,
+                                     .levels = comm->levels.count > 0 ? &comm->levels : NULL};
+
+    return hkt__algo_build_case(algo, &c, out_sched);
+}
+
 /** HOCKET_VERIFY: prove the schedules of all ranks before this rank runs its own. */
 static enum hkt_status verify_all(const struct hkt_comm *comm, const struct hkt__algo *algo, int root, bool in_place)
 {
@@ -25,7 +34,7 @@ static enum hkt_status verify_all(const struct hkt_comm *comm, const struct hkt_
     if (scheds == NULL)
         return hkt__fail(HKT_ERR_NOMEM, "no memory to verify %s", algo->info.name);
     for (int r = 0; r < comm->nranks && rc == HKT_OK; r++) {
-        rc = hkt__algo_build(algo, comm->nranks, r, root, in_place, &scheds[r]);
+        rc = build_rank(comm, algo, r, root, in_place, &scheds[r]);
         if (rc == HKT_OK)
             rc = hkt__lower(scheds[r]);
     }
@@ -45,7 +54,7 @@ static enum hkt_status build_plan(struct hkt_comm *comm, const struct hkt__algo 
 
     if (rc < 0)
         return rc;
-    rc = hkt__algo_build(algo, comm->nranks, comm->rank, root, in_place, &sched);
+    rc = build_rank(comm, algo, comm->rank, root, in_place, &sched);
     if (rc < 0)
         return rc;
     rc = hkt__lower(sched);
