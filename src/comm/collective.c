@@ -6,6 +6,7 @@
 
 #include "comm/call.h"
 #include "core/mem.h"
+#include "exec/call.h"
 
 static const struct hkt__user_op *user_op(const struct hkt__call *call)
 {
@@ -131,6 +132,34 @@ enum hkt_status hkt__collective_start(struct hkt__collective *work, struct hkt__
     return hkt__coll_is_v(call->coll) ? bind_blocks(work, &bind->grid) : HKT_OK;
 }
 
+/** While connections are missing: what has arrived on those that stand. Ranks that called something else may never open
+ *  what this plan needs, but what they sent tells. Frames of later calls are left alone: a rank that has nothing to send
+ *  in this one may be ahead. */
+static enum hkt_status look_at_arrivals(const struct hkt__collective *work)
+{
+    const struct hkt_comm *comm = work->call->comm;
+    const struct hkt__stamp *own = &work->bind.stamp;
+    const int links = hkt__plan_links(work->cached->plan);
+
+    for (int i = 0; i < links; i++) {
+        struct hkt__view view;
+        int peer, lane;
+
+        hkt__plan_link(work->cached->plan, i, &peer, &lane);
+        struct hkt__chan *chan = comm->env.rx[peer * HKT__COMM_LANES + lane];
+        const enum hkt_status rc = chan == NULL ? HKT_AGAIN : chan->ops->rx_begin(chan, &view);
+
+        if (rc < 0)
+            return rc;
+        if (rc != HKT_OK || view.stamp.op_seq != own->op_seq)
+            continue;
+        if (view.stamp.call != own->call || view.stamp.root != own->root ||
+            (!hkt__coll_is_v(work->call->coll) && view.stamp.count != own->count))
+            return hkt__stamp_mismatch(peer, own, &view.stamp);
+    }
+    return HKT_AGAIN;
+}
+
 enum hkt_status hkt__collective_poll(struct hkt__collective *work)
 {
     struct hkt_comm *comm = work->call->comm;
@@ -139,7 +168,7 @@ enum hkt_status hkt__collective_poll(struct hkt__collective *work)
         const enum hkt_status rc = hkt__plans_link(comm, work->cached, work->bind.channels);
 
         if (rc != HKT_OK)
-            return rc < 0 ? rc : HKT_AGAIN;
+            return rc < 0 ? rc : look_at_arrivals(work);
         hkt__run_start(comm->run, work->cached->plan, &work->bind);
         work->state = HKT__COLLECTIVE_RUNNING;
     }

@@ -23,4 +23,7 @@ static inline bool hkt__call_has_digest(enum hkt_coll coll)
 /** "all_reduce(count=4, float, sum) as operation 7". */
 void hkt__call_print(const struct hkt__stamp *stamp, char *out_text, size_t bytes);
 
+/** The frame's stamp differs from this call's: record who called what (MISMATCH). */
+enum hkt_status hkt__stamp_mismatch(int peer, const struct hkt__stamp *own, const struct hkt__stamp *theirs);
+
 #endif

@@ -61,7 +61,4 @@ enum hkt_status hkt__step_wait(struct hkt__run *run, struct hkt__cursor *cursor)
 enum hkt_status hkt__step_local(struct hkt__run *run, struct hkt__cursor *cursor, const struct hkt__entry *entry);
 void hkt__run_fold(const struct hkt__run *run, void *dst, const void *const *srcs, int nsrcs, size_t bytes);
 
-/** The frame's stamp differs from this call's: record who called what (MISMATCH). */
-enum hkt_status hkt__stamp_mismatch(int peer, const struct hkt__stamp *own, const struct hkt__stamp *theirs);
-
 #endif

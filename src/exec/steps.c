@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "core/error.h"
+#include "exec/call.h"
 #include "exec/run.h"
 
 #define SEND_FROM_MIN 4096 /* below, a copy costs less than a frame in two parts, and pieces join in one frame */
