@@ -135,17 +135,11 @@ static int wait_for_supervisor(pid_t supervisor)
     }
 }
 
-int hkt_tool_run(int argc, char **argv)
+static int launch(const struct run_opts *opts)
 {
-    struct run_opts opts = { .grace_ms = 2000, .bind = RUN_BIND_NONE };
     sigset_t signals, inherited;
     int alive[2];
-    int code = read_options(argc, argv, &opts);
 
-    if (code < 0)
-        code = run_bind(&opts);
-    if (code >= 0)
-        return code;
     if (pipe2(alive, O_CLOEXEC) != 0) {
         hkt_tool_say("run", "no pipe: %s", strerror(errno));
         return TOOL_FAILED;
@@ -161,8 +155,21 @@ int hkt_tool_run(int argc, char **argv)
     }
     if (supervisor == 0) {
         close(alive[1]);
-        _exit(run_supervise(&opts, alive[0], &inherited));
+        _exit(run_supervise(opts, alive[0], &inherited));
     }
     close(alive[0]);
     return wait_for_supervisor(supervisor);
+}
+
+int hkt_tool_run(int argc, char **argv)
+{
+    struct run_opts opts = { .grace_ms = 2000, .bind = RUN_BIND_NONE };
+    int code = read_options(argc, argv, &opts);
+
+    if (code < 0)
+        code = run_bind(&opts);
+    if (code < 0)
+        code = launch(&opts);
+    free(opts.cpus);
+    return code;
 }
