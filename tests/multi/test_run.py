@@ -13,6 +13,12 @@ import unittest
 HOCKET = os.path.abspath(sys.argv.pop(1))
 DEADLINE_S = 30 # of every wait: generous, the machine may be busy
 
+# Whoever started the tests may ignore signals (nohup, a background job): ranks would inherit that, and a shell cannot trap
+# what was ignored when it started.
+for ignored in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
+    if signal.getsignal(ignored) == signal.SIG_IGN:
+        signal.signal(ignored, signal.SIG_DFL)
+
 
 def run(*args, **kwargs):
     kwargs.setdefault('stdin', subprocess.DEVNULL)
