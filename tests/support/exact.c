@@ -143,8 +143,9 @@ static uint64_t mask_of(enum hkt_dtype dtype)
     return bytes == 8 ? UINT64_MAX : (1ull << 8 * bytes) - 1;
 }
 
-/** A value in [-most, most], with which sums of nranks are exact. */
-static double small_integer(const struct exact_case *c, uint64_t random)
+/** A value with which sums of nranks are exact: the format holds integers up to `exact`. With more ranks than that, so
+ *  many of them, others at each element, contribute -1, 0 or 1, and the rest nothing. */
+static double small_integer(const struct exact_case *c, int rank, int i, uint64_t random)
 {
     struct format f;
 
@@ -152,10 +153,12 @@ static double small_integer(const struct exact_case *c, uint64_t random)
     const int exact = f.mantissa_bits > 20 ? 1 << 20 : 2 << f.mantissa_bits;
     const int most = exact / c->nranks < 1 ? 1 : exact / c->nranks;
 
+    if ((rank + i) % c->nranks >= exact)
+        return 0;
     return (double)((int64_t)(random % (2 * (uint64_t)most + 1)) - most);
 }
 
-static uint64_t float_input(const struct exact_case *c, uint64_t random)
+static uint64_t float_input(const struct exact_case *c, int rank, int i, uint64_t random)
 {
     if (c->kind == EXACT_PLAIN)
         return random & mask_of(c->dtype);
@@ -166,7 +169,7 @@ static uint64_t float_input(const struct exact_case *c, uint64_t random)
             random = mix(random);
         return random & mask_of(c->dtype);
     }
-    return exact_encode(c->dtype, small_integer(c, random));
+    return exact_encode(c->dtype, small_integer(c, rank, i, random));
 }
 
 static uint64_t input_bits(const struct exact_case *c, int rank, int i)
@@ -177,7 +180,7 @@ static uint64_t input_bits(const struct exact_case *c, int rank, int i)
     if (c->dtype == HKT_BOOL && c->kind != EXACT_PLAIN)
         return random & 1;
     if (is_float(c->dtype))
-        return float_input(c, random);
+        return float_input(c, rank, i, random);
     /* Logical operations must meet zeros too. */
     if (c->kind == EXACT_BUILTIN && c->op >= HKT_LAND && random % 3 == 0)
         return 0;
