@@ -40,6 +40,8 @@ static void open_place(struct place *p, int64_t timeout_ms, const char *algo)
     ranks_require_ok(p->rank, hkt_comm_split(p->rank->comm, 0, p->rank->rank, &config, &p->comm), "split");
     /* Once through, so that connections exist: a timeout is then about the operation. */
     ranks_require_ok(p->rank, sum(p, LARGE, NULL), "all_reduce");
+    /* Through on all ranks, or one that goes on to fail the communicator fails this for another. */
+    ranks_require_ok(p->rank, hkt_barrier(p->rank->comm, NULL), "the parent's barrier");
 }
 
 /** All know the failure; the communicator can be destroyed; the parent works. */
