@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #define SCRATCH_INSTANCES 4 /* as the executor's (exec/exec.h), which this layer does not see */
+#define PEER_SHARE 0.05     /* every peer more is more to look at and to be kept waiting by (fitted) */
 #define INLINE_BYTES 32.0   /* go with a message's header (HKT__ROOM_MIN, transport/transport.h) */
 
 const struct hkt__price_info hkt__price_infos[HKT__PRICE_COUNT] = {
@@ -34,14 +35,24 @@ void hkt__prices_init(struct hkt__prices *prices, double latency_ns, double ns_p
                                    .llc_bytes = cache_bytes(_SC_LEVEL3_CACHE_SIZE, 16 << 20)};
     memcpy(prices->price, defaults, sizeof defaults);
     prices->price[HKT__PRICE_ROUND] = latency_ns;
-    if (is_memory)
+    if (is_memory) {
+        if (crowd > 1) {
+            /* What a rank needs for a message has left the caches when its turn comes; but half the peers share its core. */
+            prices->price[HKT__PRICE_MESSAGE] *= 1.8;
+            prices->price[HKT__PRICE_PAYLOAD] *= 0.5;
+            prices->price[HKT__PRICE_FRESH_L2] *= 0.7;
+            prices->price[HKT__PRICE_FAR_L2] *= 1.35;
+        }
         return;
-    /* A message is a system call at either end, part of the latency that the transport tells. A byte is copied at both
-     * ends. The shares: `hocket tune` on the loopback, same machine as the defaults. */
+    }
+    /* A message is a system call at either end, which is most of the latency that the transport tells; a byte is copied at
+     * both ends; a rank that waits sleeps in the kernel. The shares: `hocket tune` on the loopback, same machine as the
+     * defaults. */
     static const double send[3] = {0.45, 0.7, 0.7}, receive[3] = {0.4, 0.55, 0.55};
 
-    prices->price[HKT__PRICE_MESSAGE] = latency_ns * 0.37;
-    prices->price[HKT__PRICE_ROUND] = latency_ns * 0.26;
+    prices->price[HKT__PRICE_MESSAGE] = latency_ns * 0.35;
+    prices->price[HKT__PRICE_ROUND] = latency_ns * 0.05;
+    prices->price[HKT__PRICE_SWITCH] = latency_ns * 0.33;
     for (int level = 0; level < 3; level++) {
         prices->price[HKT__PRICE_SEND_L2 + level] = ns_per_byte * send[level];
         prices->price[HKT__PRICE_RECEIVE_L2 + level] = ns_per_byte * receive[level];
@@ -145,12 +156,13 @@ static void consider(struct dearest *dearest, double *amounts)
     }
 }
 
-/** Waiting for messages one after the other: each on its way, and where ranks share cores, each of them in turn. */
+/** Waiting for messages one after the other. Where ranks share cores each must have its turn once; of further rounds every
+ *  other one is found done when the turn comes (fitted: a ring's 6 rounds cost twice what 2 cost). */
 static void add_waits(double *amounts, const struct hkt__prices *prices, double rounds)
 {
     amounts[HKT__PRICE_ROUND] += rounds;
-    if (prices->crowd > 1)
-        amounts[HKT__PRICE_SWITCH] += rounds * prices->crowd;
+    if (prices->crowd > 1 && rounds > 0)
+        amounts[HKT__PRICE_SWITCH] += prices->crowd * (1 + rounds / 2);
 }
 
 /** One slice of n bytes, whichever rank is busiest, or all together where they share cores. */
@@ -186,16 +198,16 @@ void hkt__model_amounts(const struct hkt__profile *profile, const struct hkt__pr
 {
     const double slices = count_slices(profile, args), n = (double)args->bytes / slices;
     const double rounds = profile->npaths > 0 ? profile->paths[0].rounds : profile->rounds;
-    const double wait = profile->wait;
+    const double wait = profile->wait, burden = 1 + PEER_SHARE * (profile->peers > 1 ? profile->peers - 1 : 0);
     struct dearest first = {.prices = prices, .ns = -1}, rest = {.prices = prices, .ns = -1};
     struct rates rates = {.far = args->far};
 
-    find_levels(prices, 2 * (double)args->bytes, rates.share);
+    find_levels(prices, args->touched * (double)args->bytes, rates.share);
     consider_ranks(&rest, profile, n, 0, &rates);
     consider_ranks(&first, profile, n, rounds, &rates);
     consider_paths(&first, profile, n, &rates);
     for (int i = 0; i < HKT__PRICE_COUNT; i++)
-        out_amounts[i] = wait * first.amounts[i] + (slices - wait) * rest.amounts[i];
+        out_amounts[i] = burden * (wait * first.amounts[i] + (slices - wait) * rest.amounts[i]);
     out_amounts[HKT__PRICE_CALL] += 1;
 }
 

@@ -1,8 +1,7 @@
 /* The cost model: what a call should take. It is a sum of amounts times prices (prices.h):
  *   a call, and for its first slice the critical path of the schedule: rounds of waiting, messages, steps, bytes by what
  *   happens to them; for every further slice the busiest rank alone, since slices overlap;
- *   where ranks outnumber cores (crowd > 1) work adds up: crowd times the mean rank, if that is more, and a switch for each
- *   round.
+ *   where ranks outnumber cores (crowd > 1) work adds up: crowd times the mean rank, if that is more, and ranks switch.
  * Bytes are priced by how much memory the call touches: second-level cache, last-level cache, memory. */
 #ifndef HOCKET_COST_MODEL_H
 #define HOCKET_COST_MODEL_H
@@ -22,6 +21,7 @@ void hkt__prices_init(struct hkt__prices *prices, double latency_ns, double ns_p
 
 struct hkt__model_args {
     size_t bytes;                         /* n */
+    double touched;                       /* bytes of a rank's buffers, as a multiple of n */
     size_t slice_bytes, scratch_bytes;    /* what cuts n into slices */
     bool one_slice;                       /* nothing is staged: nothing is cut */
     bool far;                             /* memory of peers is reached by system calls */

@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+#include "core/error.h"
+#include "core/mem.h"
 #include "cost/path.h"
 
 /** Blocks of the whole vector: the parts that the size of a collective is counted in. */
@@ -26,7 +28,7 @@ static double waiting_share(const struct hkt__algo *algo)
     const enum hkt_coll coll = algo->info.coll;
     const bool is_rooted = coll == HKT_BROADCAST || coll == HKT_REDUCE || coll == HKT_GATHER || coll == HKT_SCATTER;
 
-    return !is_rooted || algo->user_direct ? 1 : algo->info.needs_direct ? 0.5 : 0.25;
+    return !is_rooted || algo->user_direct ? 1 : algo->info.needs_direct ? 0.6 : 0.1;
 }
 
 void hkt__work_add(struct hkt__work *to, const struct hkt__work *work, double factor)
@@ -87,6 +89,26 @@ void hkt__work_count(const struct hkt__sched *sched, struct hkt__work *out_work)
         hkt__work_add_step(sched, &sched->steps[i], out_work);
 }
 
+/** Ranks that this one exchanges messages with; -1: no memory. */
+static int count_peers(const struct hkt__sched *sched)
+{
+    bool *seen = hkt__calloc((size_t)sched->nranks, sizeof *seen);
+    int count = 0;
+
+    if (seen == NULL)
+        return -1;
+    for (int32_t i = 0; i < sched->nsteps; i++) {
+        const int32_t peer = sched->steps[i].peer;
+
+        if (peer >= 0 && !seen[peer]) {
+            seen[peer] = true;
+            count++;
+        }
+    }
+    hkt__free(seen);
+    return count;
+}
+
 static void add_look(struct hkt__profile *profile, const struct hkt__work *work, int looks)
 {
     hkt__work_add(&profile->mean, work, 1.0 / looks);
@@ -114,6 +136,11 @@ enum hkt_status hkt__profile_make(const struct hkt__algo *algo, int nranks, bool
         if (rc < 0)
             break;
         hkt__work_count(scheds[i], &work);
+        const int peers = count_peers(scheds[i]);
+
+        if (peers < 0)
+            rc = hkt__fail(HKT_ERR_NOMEM, "no memory to count the peers of %s", algo->info.name);
+        profile.peers += (double)peers / looks;
         add_look(&profile, &work, looks);
         profile.cuts = scheds[i]->cuts;
         profile.scratch_chunks = scheds[i]->scratch_chunks;

@@ -123,7 +123,7 @@ static void predictions_grow_with_bytes(void **state)
                 double last = 0;
 
                 for (size_t bytes = 0; bytes <= (size_t)1 << 30; bytes = bytes < 8 ? 8 : bytes * 3) {
-                    const struct hkt__model_args args = {.bytes = bytes, .slice_bytes = 65536, .scratch_bytes = 4 << 20,
+                    const struct hkt__model_args args = {.bytes = bytes, .touched = 2, .slice_bytes = 65536, .scratch_bytes = 4 << 20,
                                                          .one_slice = algo->user_direct, .far = algo->user_direct && v == 0};
                     const double ns = hkt__model_ns(&profile, &variants[v], &args);
 
