@@ -155,3 +155,10 @@ def text(result):
     lines += [''] + summary(result, limit) + cpu_lines(result)
     lines += [f'wrong elements: {wrong(result)}', ''] + probe_lines(result['probe'])
     return '\n'.join(lines) + '\n'
+
+
+def page(result, tables, picture):
+    """The tables as a page with the picture."""
+    names = [one['name'] for one in result['libraries'] if not one['key'].startswith('hocket')]
+    return (f"# hocket{' beside ' if names else ''}{', '.join(names)}, {result['when'][:10]}\n\n"
+            f'![time over size]({picture})\n\n```\n{tables}```\n')

@@ -83,10 +83,11 @@ class Peers(unittest.TestCase):
             self.assertGreater(case['bound_us'], 0)
         panels = xml.dom.minidom.parse(self.path('out.svg')).getElementsByTagName('path')
         self.assertGreater(len(panels), 5 * 3)
-        with open(self.path('out.txt'), encoding='utf-8') as file:
-            text = file.read()
-        self.assertEqual(text, done.stdout[:-1])
-        self.assertIn('wrong elements: 0', text)
+        with open(self.path('out.md'), encoding='utf-8') as file:
+            page = file.read()
+        self.assertIn(done.stdout[:-1], page)
+        self.assertIn('(out.svg)', page)
+        self.assertIn('wrong elements: 0', page)
         self.assertEqual(shared_directories(), self.before)
 
     def test_wrong_usage(self):
