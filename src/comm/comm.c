@@ -88,6 +88,16 @@ static void label_routes(struct hkt_comm *comm)
     }
 }
 
+/** How to wait depends on what is polled. */
+static void choose_waits(struct hkt_comm *comm)
+{
+    const struct hkt__settings *settings = comm->job->settings;
+    const struct hkt__wait_place place = {.host_ranks = comm->job->host_ranks, .cores = comm->job->cores,
+                                          .is_network = !comm->routes.all_memory};
+
+    hkt__wait_policy_init(&comm->options.wait, settings->spin, settings->yield, &place);
+}
+
 /** What moving things over the routes costs, as this rank sees it. */
 static void price_routes(struct hkt_comm *comm)
 {
@@ -110,6 +120,7 @@ static void price_routes(struct hkt_comm *comm)
         ns_per_byte = caps.ns_per_byte > ns_per_byte ? caps.ns_per_byte : ns_per_byte;
     }
     hkt__prices_init(&routes->prices, latency_ns, ns_per_byte, routes->all_memory, crowd);
+    choose_waits(comm);
     label_routes(comm);
     routes->tuned = hkt__tune_find(comm->job->tune, routes->label);
     if (routes->tuned >= 0)
@@ -271,7 +282,6 @@ static enum hkt_status read_options(struct hkt_comm *comm, const struct hkt_conf
                          "struct_bytes %zu, timeout_ms %lld, lanes %d)", HKT__COLL_LANES, c->struct_bytes,
                          (long long)c->timeout_ms, c->lanes);
     options->wait.timeout_ns = timeout_ms * 1000000;
-    hkt__wait_policy_init(&options->wait, settings->spin, settings->yield, comm->job->host_ranks, comm->job->cores);
     options->slice_bytes = c->slice_bytes > 0 ? c->slice_bytes : (size_t)settings->slice_bytes;
     options->channels = c->lanes > 0 ? c->lanes : (int)settings->lanes;
     if (options->channels > HKT__COLL_LANES)
@@ -410,10 +420,11 @@ void hkt__comm_free(struct hkt_comm *comm)
 
 void hkt__comm_park(struct hkt_comm *comm, int64_t timeout_ns)
 {
-    /* With several transports a sleeper on one would miss the others: then it sleeps briefly. */
+    /* With several transports a sleeper on one would miss the others: then it sleeps briefly, on the slowest, which is the
+     * last. */
     const int64_t bound_ns = comm->routes.ndoms > 1 && timeout_ns > 100000 ? 100000 : timeout_ns;
 
-    for (int t = 0; t < HKT__TRANSPORTS_MAX; t++) {
+    for (int t = HKT__TRANSPORTS_MAX - 1; t >= 0; t--) {
         if (comm->routes.doms[t] != NULL) {
             comm->routes.doms[t]->ops->park(comm->routes.doms[t], bound_ns);
             return;

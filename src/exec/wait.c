@@ -8,6 +8,12 @@
 #define SPINS_ALONE 2000          /* about 50 us: longer than any exchange between two cores */
 #define SPINS_CROWDED 20          /* ranks outnumber cores: the peer may need this very core */
 #define YIELDS 400
+/* Over sockets a poll is a system call, 0.3 us or more per channel, and data that arrive wake a sleeper. So a rank spins
+ * for some 50 us, a few times what a small frame takes, and then sleeps at once: yields would leave the core to others for
+ * whole time slices where others want it, and keep it busy where nobody does. On two busy cores a 16 MiB all-reduce
+ * between two hosts then takes a sixth of the time and a fifth of the CPU time. */
+#define SPINS_NETWORK 100
+#define YIELDS_NETWORK 0
 #define SLEEP_FIRST_NS 100000
 #define SLEEP_MAX_NS 2000000
 #define CLOCK_EVERY 64            /* yields between looks at the clock */
@@ -37,10 +43,15 @@ enum hkt__wait_advice hkt__wait_longer(struct hkt__wait *wait)
     return HKT__WAIT_PARK;
 }
 
-void hkt__wait_policy_init(struct hkt__wait_policy *policy, int64_t spins, int64_t yields, int host_ranks, int cores)
+void hkt__wait_policy_init(struct hkt__wait_policy *policy, int64_t spins, int64_t yields,
+                           const struct hkt__wait_place *place)
 {
+    const bool is_crowded = place->host_ranks > place->cores;
+
     if (spins < 0)
-        spins = host_ranks > cores ? SPINS_CROWDED : SPINS_ALONE;
+        spins = is_crowded ? SPINS_CROWDED : place->is_network ? SPINS_NETWORK : SPINS_ALONE;
+    if (yields < 0)
+        yields = place->is_network ? YIELDS_NETWORK : YIELDS;
     policy->spins = (int32_t)spins;
-    policy->yields = (int32_t)(yields < 0 ? YIELDS : yields);
+    policy->yields = (int32_t)yields;
 }

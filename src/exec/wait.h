@@ -50,7 +50,13 @@ static inline enum hkt__wait_advice hkt__wait_idle(struct hkt__wait *wait)
     return HKT__WAIT_POLL;
 }
 
-/** Policy from settings: spins and yields < 0 take the defaults for this many ranks on this many cores. */
-void hkt__wait_policy_init(struct hkt__wait_policy *policy, int64_t spins, int64_t yields, int host_ranks, int cores);
+/** What defaults depend on. */
+struct hkt__wait_place {
+    int host_ranks, cores; /* ranks of this host, cores they may use */
+    bool is_network;       /* a poll asks the kernel, and the kernel wakes sleepers */
+};
+/** Policy from settings: spins and yields < 0 take the defaults for the place. */
+void hkt__wait_policy_init(struct hkt__wait_policy *policy, int64_t spins, int64_t yields,
+                           const struct hkt__wait_place *place);
 
 #endif
