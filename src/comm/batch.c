@@ -29,6 +29,21 @@ static enum hkt_status expired(const struct hkt_comm *comm, const char *waits, i
                           transport);
 }
 
+/** What a collective waits for; returns the peer that it waits for, -1: no single one. */
+static int describe_collective(const struct hkt__collective *work, char *out_text, size_t bytes)
+{
+    const struct hkt_comm *comm = work->call->comm;
+
+    if (work->state == HKT__COLLECTIVE_RUNNING) {
+        hkt__run_describe(comm->run, out_text, bytes);
+        return hkt__run_blocked_on(comm->run);
+    }
+    const int peer = hkt__plans_missing(comm, work->cached);
+
+    snprintf(out_text, bytes, "waits for rank %d to connect", peer);
+    return peer;
+}
+
 /** After a poll that moved nothing: wait a little. OK: poll again. */
 static enum hkt_status wait_a_little(struct hkt_comm *comm, struct hkt__wait *wait)
 {
@@ -111,11 +126,10 @@ static enum hkt_status run_one(struct hkt__call *call)
     }
     count_waits(comm, &wait);
     if (rc == HKT_ERR_TIMEOUT && hkt__comm_failed(comm) == HKT_OK) {
-        char waits[384] = "waits for its peers to connect";
+        char waits[384];
+        const int peer = describe_collective(&work, waits, sizeof waits);
 
-        if (work.state == HKT__COLLECTIVE_RUNNING)
-            hkt__run_describe(comm->run, waits, sizeof waits);
-        rc = expired(comm, waits, work.state == HKT__COLLECTIVE_RUNNING ? hkt__run_blocked_on(comm->run) : -1);
+        rc = expired(comm, waits, peer);
     }
     hkt__collective_finish(&work, rc);
     return rc < 0 ? fail_call(comm, &work, rc) : HKT_OK;
@@ -177,15 +191,14 @@ static enum hkt_status poll_share(struct share *share, struct hkt__call *calls, 
 static enum hkt_status share_expired(struct share *share)
 {
     struct hkt_comm *comm = share->comm;
-    char waits[384] = "waits for its peers to connect";
-    int peer = -1;
+    char waits[384];
+    int peer;
 
     if (share->is_p2p) {
         hkt__p2p_describe(comm, waits, sizeof waits);
         peer = hkt__p2p_blocked_on(comm);
-    } else if (share->work.state == HKT__COLLECTIVE_RUNNING) {
-        hkt__run_describe(comm->run, waits, sizeof waits);
-        peer = hkt__run_blocked_on(comm->run);
+    } else {
+        peer = describe_collective(&share->work, waits, sizeof waits);
     }
     return fail_call(comm, share->is_p2p ? NULL : &share->work, expired(comm, waits, peer));
 }

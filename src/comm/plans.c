@@ -148,3 +148,15 @@ enum hkt_status hkt__plans_link(struct hkt_comm *comm, struct hkt__cached_plan *
         cached->links_open = links * channels;
     return result;
 }
+
+int hkt__plans_missing(const struct hkt_comm *comm, const struct hkt__cached_plan *cached)
+{
+    for (int i = 0; i < hkt__plan_links(cached->plan); i++) {
+        int peer, lane;
+
+        hkt__plan_link(cached->plan, i, &peer, &lane);
+        if (comm->env.tx[(size_t)peer * HKT__COMM_LANES + (size_t)lane] == NULL)
+            return peer;
+    }
+    return -1;
+}
