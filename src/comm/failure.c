@@ -24,11 +24,13 @@ void hkt__comm_fail(struct hkt_comm *comm, const struct hkt__error *error)
             comm->routes.doms[t]->ops->wake(comm->routes.doms[t]);
 }
 
+#define EXPLANATION_NS 900000000 /* survivors promise to report within a second; explanations come in milliseconds */
+
 /** A closed connection is often the echo of a failure that the control plane is about to explain, or of a death it names:
  *  give it a moment, so that the first cause is the real one. */
 static void await_explanation(const struct hkt_comm *comm)
 {
-    const int64_t until_ns = hkt__now_ns() + 300000000;
+    const int64_t until_ns = hkt__now_ns() + EXPLANATION_NS;
 
     while (hkt__comm_failed(comm) == HKT_OK && hkt__now_ns() < until_ns)
         nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
