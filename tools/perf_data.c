@@ -92,9 +92,9 @@ static double combine(enum hkt_op op, double a, double b)
     case HKT_BAND: return (double)(x & y);
     case HKT_BOR: return (double)(x | y);
     case HKT_BXOR: return (double)(x ^ y);
-    case HKT_LAND: return x != 0 && y != 0;
-    case HKT_LOR: return x != 0 || y != 0;
-    case HKT_LXOR: return (x != 0) != (y != 0);
+    case HKT_LAND: return (double)(x & y); /* truth values */
+    case HKT_LOR: return (double)(x | y);
+    case HKT_LXOR: return (double)(x ^ y);
     default: return a + b;
     }
 }
@@ -116,12 +116,13 @@ void perf_make_patterns(struct perf_rank *rank, const struct perf_case *c)
         double result = 0;
 
         for (int r = 0; r < n; r++) {
-            const double value = input_value(c->dtype, c->op, n, r, i);
+            double value = input_value(c->dtype, c->op, n, r, i);
 
             store(rank->inputs + ((size_t)r * PERF_PATTERN + (size_t)i) * bytes, c->dtype, value);
+            if (c->op == HKT_LAND || c->op == HKT_LOR || c->op == HKT_LXOR)
+                value = value != 0;
             result = r == 0 ? value : combine(c->op, result, value);
         }
-        /* One rank: logical operations leave a lone input as it is. */
         if (c->op == HKT_AVG)
             result = is_integer(c->dtype) ? trunc(result / n) : result / n;
         store(rank->expected + (size_t)i * bytes, c->dtype, result);

@@ -1,7 +1,8 @@
 /* One collective: bind the call to its prepared plan, run, post-process.
  *
- * Averages divide the finished sum; pre-multiplied sums multiply the input first, into the output where that is allowed
- * (all_reduce, reduce at the root), else into a buffer that the communicator keeps. */
+ * Averages divide the finished sum, logical results of one rank alone become 0 or 1; pre-multiplied sums multiply the
+ * input first, into the output where that is allowed (all_reduce, reduce at the root), else into a buffer that the
+ * communicator keeps. */
 #include <string.h>
 
 #include "comm/call.h"
@@ -175,19 +176,30 @@ enum hkt_status hkt__collective_poll(struct hkt__collective *work)
     return hkt__run_poll(comm->run);
 }
 
+/** What is left to do where the result lies: averages divide; one rank alone has met no other input, so that only now
+ *  the operation makes a logical result 0 or 1 (the others leave it as it is). */
+static void finish_result(const struct hkt__collective *work)
+{
+    const struct hkt__call *call = work->call;
+    const size_t count =
+        call->coll == HKT_REDUCE_SCATTER_V ? call->blocks.send_counts[call->comm->rank] : call->count;
+    const void *const result[] = {call->out};
+
+    if (call->coll == HKT_REDUCE && call->root != call->comm->rank)
+        return;
+    if (call->op == HKT_AVG)
+        hkt__divide(call->out, count, call->dtype, call->comm->nranks);
+    else
+        work->bind.reduce(call->out, result, 1, count);
+}
+
 enum hkt_status hkt__collective_finish(struct hkt__collective *work, enum hkt_status status)
 {
     const struct hkt__call *call = work->call;
 
     work->state = HKT__COLLECTIVE_DONE;
-    if (status == HKT_OK && call->op == HKT_AVG) {
-        size_t count = call->count;
-
-        if (call->coll == HKT_REDUCE_SCATTER_V)
-            count = call->blocks.send_counts[call->comm->rank];
-        if (call->coll != HKT_REDUCE || call->root == call->comm->rank)
-            hkt__divide(call->out, count, call->dtype, call->comm->nranks);
-    }
+    if (status == HKT_OK && (call->op == HKT_AVG || (call->comm->nranks == 1 && work->bind.reduce != NULL)))
+        finish_result(work);
     if (work->record != NULL)
         hkt__recorder_end(&call->comm->recorder, work->record, status);
     return status;

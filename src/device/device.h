@@ -10,7 +10,8 @@
 #include "hocket/types.h"
 
 /** dst[i] = srcs[0][i] op srcs[1][i] op ... op srcs[nsrcs-1][i], i < count, nsrcs >= 1, folded left to right. dst
- *  may be any one of srcs (element by element); no other overlap. No alignment is required. nsrcs == 1 copies.
+ *  may be any one of srcs (element by element); no other overlap. No alignment is required. nsrcs == 1 copies,
+ *  but logical operations make the one source 0 or 1.
  *  Integers  wrap; logical operations yield 0 or 1; AVG folds like SUM (hkt__divide divides at the end).
  *  Floats    16- and 8-bit ones accumulate in f32 and round once, at the end. A NaN result is always the quiet
  *            positive NaN without payload, so a op b and b op a agree bit for bit. MIN and MAX: NaN if any input is

@@ -6,11 +6,11 @@
 #include "device/kernels.h"
 
 /* An instance of the loop for elements of type `code`, folded as `value`: value enter(code), value combine(value,
- * value), code leave(value). */
-#define FOLD(name, code, value, enter, combine, leave)                                                         \
+ * value), code leave(value). changes_one: a single source enters and leaves like several; else it is copied. */
+#define FOLD_FROM(changes_one, name, code, value, enter, combine, leave)                                       \
     static void name(void *dst, const void *const *srcs, int nsrcs, size_t count)                              \
     {                                                                                                          \
-        if (nsrcs == 1) {                                                                                      \
+        if (nsrcs == 1 && !(changes_one)) {                                                                    \
             hkt__copy_bytes(dst, srcs[0], count * sizeof(code), 0);                                            \
             return;                                                                                            \
         }                                                                                                      \
@@ -22,6 +22,8 @@
             store_##code(dst, i, leave(acc));                                                                  \
         }                                                                                                      \
     }
+#define FOLD(name, code, value, enter, combine, leave) FOLD_FROM(0, name, code, value, enter, combine, leave)
+#define FOLD_TRUTH(name, code, enter, combine) FOLD_FROM(1, name, code, code, enter, combine, same_##code)
 
 /* dst[i] = src[i] op factor, in `real`. */
 #define SCALE(name, code, real, enter, op, leave)                                                              \
@@ -74,9 +76,9 @@ ACCESS(uint64_t)
     FOLD(band_u##bits, code, code, same_##code, and_u##bits, same_##code)                                      \
     FOLD(bor_u##bits, code, code, same_##code, or_u##bits, same_##code)                                        \
     FOLD(bxor_u##bits, code, code, same_##code, xor_u##bits, same_##code)                                      \
-    FOLD(land_u##bits, code, code, truth_u##bits, and_u##bits, same_##code)                                    \
-    FOLD(lor_u##bits, code, code, truth_u##bits, or_u##bits, same_##code)                                      \
-    FOLD(lxor_u##bits, code, code, truth_u##bits, xor_u##bits, same_##code)
+    FOLD_TRUTH(land_u##bits, code, truth_u##bits, and_u##bits)                                                 \
+    FOLD_TRUTH(lor_u##bits, code, truth_u##bits, or_u##bits)                                                   \
+    FOLD_TRUTH(lxor_u##bits, code, truth_u##bits, xor_u##bits)
 INTEGERS(8, uint8_t, int8_t)
 INTEGERS(16, uint16_t, int16_t)
 INTEGERS(32, uint32_t, int32_t)

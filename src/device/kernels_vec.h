@@ -195,8 +195,8 @@ struct parts {
 
 /* How much code a kernel is worth. PAIRS: a copy of the loop for two sources, which is what most schedules fold, with
  * both pointers in registers. BY_FOUR: four vectors at a time, so that little is spent on fetching pointers; not for
- * kernels whose parts would then exceed the registers. */
-enum shape { PLAIN, PAIRS, PAIRS_BY_FOUR };
+ * kernels whose parts would then exceed the registers. TRUTH: plain, and a single source is folded too, not copied. */
+enum shape { PLAIN, PAIRS, PAIRS_BY_FOUR, TRUTH };
 
 struct kernel {
     void (*enter)(struct parts *out, vec elements);
@@ -275,11 +275,11 @@ INLINE void fold_all(char *dst, const char *const *srcs, int nsrcs, size_t bytes
 
 INLINE void fold(void *dst, const void *const *srcs, int nsrcs, size_t bytes, struct kernel k)
 {
-    if (nsrcs == 2 && k.shape != PLAIN) {
+    if (nsrcs == 2 && (k.shape == PAIRS || k.shape == PAIRS_BY_FOUR)) {
         const char *const two[2] = {srcs[0], srcs[1]};
 
         fold_all(dst, two, 2, bytes, k);
-    } else if (nsrcs >= 2) {
+    } else if (nsrcs >= 2 || k.shape == TRUTH) {
         fold_all(dst, (const char *const *)srcs, nsrcs, bytes, k);
     } else {
         hkt__copy_bytes(dst, srcs[0], bytes, 0);
@@ -363,9 +363,9 @@ COMBINE(combine_xor, vec, x ^ y)
     FOLD(max_u##bits, bits / 8, PLAIN, enter_same, greater_u##bits, leave_same)                                \
     FOLD(min_i##bits, bits / 8, PLAIN, enter_same, lesser_i##bits, leave_same)                                 \
     FOLD(max_i##bits, bits / 8, PLAIN, enter_same, greater_i##bits, leave_same)                                \
-    FOLD(land_u##bits, bits / 8, PLAIN, enter_truth_u##bits, combine_and, leave_truth_u##bits)                 \
-    FOLD(lor_u##bits, bits / 8, PLAIN, enter_truth_u##bits, combine_or, leave_truth_u##bits)                   \
-    FOLD(lxor_u##bits, bits / 8, PLAIN, enter_truth_u##bits, combine_xor, leave_truth_u##bits)
+    FOLD(land_u##bits, bits / 8, TRUTH, enter_truth_u##bits, combine_and, leave_truth_u##bits)                 \
+    FOLD(lor_u##bits, bits / 8, TRUTH, enter_truth_u##bits, combine_or, leave_truth_u##bits)                   \
+    FOLD(lxor_u##bits, bits / 8, TRUTH, enter_truth_u##bits, combine_xor, leave_truth_u##bits)
 INTEGERS(8)
 INTEGERS(16)
 INTEGERS(32)

@@ -172,17 +172,21 @@ static uint64_t float_input(const struct exact_case *c, int rank, int i, uint64_
     return exact_encode(c->dtype, small_integer(c, rank, i, random));
 }
 
+/** Operations on truth values: any input but 0 counts as 1, also where one rank reduces alone. */
+static bool is_logical(const struct exact_case *c)
+{
+    return c->kind == EXACT_BUILTIN && (c->dtype == HKT_BOOL || c->op >= HKT_LAND);
+}
+
 static uint64_t input_bits(const struct exact_case *c, int rank, int i)
 {
     const uint64_t what = (uint64_t)c->dtype << 48 | (uint64_t)c->op << 40 | (uint64_t)c->kind << 36;
     const uint64_t random = mix(mix(c->seed ^ what) + (uint64_t)rank * 65536 + (uint64_t)i);
 
-    if (c->dtype == HKT_BOOL && c->kind != EXACT_PLAIN)
-        return random & 1;
     if (is_float(c->dtype))
         return float_input(c, rank, i, random);
-    /* Logical operations must meet zeros too. */
-    if (c->kind == EXACT_BUILTIN && c->op >= HKT_LAND && random % 3 == 0)
+    /* Logical operations must meet zeros too, and truths other than 1. */
+    if (is_logical(c) && random % 3 == 0)
         return 0;
     return random >> 8 & mask_of(c->dtype);
 }
@@ -231,9 +235,9 @@ static uint64_t combine(const struct exact_case *c, uint64_t a, uint64_t b)
     case HKT_BAND: return a & b;
     case HKT_BOR: return a | b;
     case HKT_BXOR: return a ^ b;
-    case HKT_LAND: return a != 0 && b != 0;
-    case HKT_LOR: return a != 0 || b != 0;
-    case HKT_LXOR: return (a != 0) != (b != 0);
+    case HKT_LAND: return a & b; /* truth values */
+    case HKT_LOR: return a | b;
+    case HKT_LXOR: return a ^ b;
     default: return add(c->dtype, a, b);
     }
 }
@@ -262,6 +266,8 @@ static uint64_t result_bits(const struct exact_case *c, int i)
 
         if (c->kind == EXACT_PREMULSUM)
             x = multiply(c->dtype, x, scalar);
+        if (is_logical(c))
+            x = x != 0;
         result = r == 0 ? x : combine(c, result, x);
     }
     return c->kind == EXACT_BUILTIN && c->op == HKT_AVG ? divide(c->dtype, result, c->nranks) : result;

@@ -1,6 +1,7 @@
 /* What could break: a wrong lane, tail or overlap in one instruction set for one dtype and operation; a source read
  * after dst, which may be that source, was written; a byte touched outside the buffers; a NaN, -0 or subnormal
- * treated differently by a faster version; 16- or 8-bit floats rounded at every source; signed overflow.
+ * treated differently by a faster version; 16- or 8-bit floats rounded at every source; signed overflow; a truth value
+ * that is neither 0 nor 1, of one source too.
  *
  * Plain C is compared with arithmetic done here; every other instruction set with plain C, bit for bit. */
 #include <math.h>
@@ -73,8 +74,8 @@ static uint64_t random_code(enum hkt_dtype dtype)
     const struct layout *l = layout_of(dtype);
     const uint64_t r = random_bits();
 
-    if (dtype == HKT_BOOL)
-        return r & 1;
+    if (dtype == HKT_BOOL) /* any byte but 0 is true */
+        return r & 1 ? r >> 8 & 0xff : 0;
     if (l == NULL)
         return r % 4 == 0 ? (uint64_t)((int64_t)(r >> 8) % 3 - 1) : r % 4 == 1 ? UINT64_C(1) << (r >> 8) % 64 : r;
     if (r % 3 == 0)
@@ -170,9 +171,9 @@ static uint64_t integer_step(enum hkt_op op, bool is_signed, int bits, uint64_t 
     case HKT_BAND: return a & b;
     case HKT_BOR: return a | b;
     case HKT_BXOR: return a ^ b;
-    case HKT_LAND: return a && b;
-    case HKT_LOR: return a || b;
-    case HKT_LXOR: return !a != !b;
+    case HKT_LAND: return a & b; /* truth values */
+    case HKT_LOR: return a | b;
+    case HKT_LXOR: return a ^ b;
     default: fail_msg("operation %d?", op); return 0;
     }
 }
@@ -184,7 +185,11 @@ static uint64_t expected_code(enum hkt_op op, enum hkt_dtype dtype, const void *
     const uint64_t mask = ~UINT64_C(0) >> (64 - bits);
     uint64_t acc = code_at(srcs[0], i, dtype);
 
-    if (layout_of(dtype) == NULL) {
+    if (dtype == HKT_BOOL || op >= HKT_LAND) { /* truth values, of a single source too */
+        acc = acc != 0;
+        for (int j = 1; j < nsrcs; ++j)
+            acc = integer_step(op, false, bits, acc, code_at(srcs[j], i, dtype) != 0);
+    } else if (layout_of(dtype) == NULL) {
         for (int j = 1; j < nsrcs; ++j)
             acc = integer_step(op, is_signed, bits, acc, code_at(srcs[j], i, dtype)) & mask;
     } else if (op == HKT_MIN || op == HKT_MAX) {
