@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
-"""libhocket.so exports exactly the functions that include/hocket declares, each marked HKT_API.
-Usage: exports.py SOURCE_ROOT NM LIBHOCKET_SO"""
+"""Each library exports exactly the functions that its headers in include/hocket declare, each marked HKT_API: those of
+parallel.h and the headers it gathers are libhocket_parallel.so's, all others libhocket.so's.
+Usage: exports.py SOURCE_ROOT NM LIBHOCKET_SO [LIBHOCKET_PARALLEL_SO]"""
+import os
 import re
 import subprocess
 import sys
@@ -10,10 +12,22 @@ import source
 DECLARATION = re.compile(r'(?<!\w)(hkt_[a-z]\w*)\s*\(')
 
 
-def declared(root, report):
+def gathered(root, umbrella):
+    """The umbrella and every header of include/hocket it includes, directly or not."""
+    found, ahead = set(), [umbrella]
+    while ahead:
+        path = ahead.pop()
+        if path not in found and os.path.exists(os.path.join(root, path)):
+            found.add(path)
+            text = source.code(source.read(root, path), keep_strings=True)
+            ahead += ['include/' + name for name in re.findall(r'#\s*include\s*"(hocket/[^"]+)"', text)]
+    return found
+
+
+def declared(root, paths, report):
     """name -> (path, line)"""
     found = {}
-    for path in source.files(root, ('include',), ('.h',)):
+    for path in sorted(paths):
         text = source.code(source.read(root, path))
         text = re.sub(r'^[ \t]*#(?:[^\n\\]|\\\n|\\.)*', lambda m: re.sub(r'[^\n]', ' ', m.group()), text, flags=re.M)
         for statement in re.finditer(r'[^;{}]*;', text):
@@ -33,16 +47,23 @@ def exported(nm, library):
     return {name.split('@')[0] for name in names}
 
 
+def compare(report, want, library, have, script):
+    report.looked_at += len(set(want) | have)
+    for name in sorted(set(want) - have):
+        report.find(*want[name], f'{name} is declared but not in {library}; define it, or drop the declaration')
+    for name in sorted(have - set(want)):
+        report.find(script, 1, f'{name} is exported but no public header declares it; rename it to hkt__ or make it static')
+
+
 def main():
     root, nm, library = sys.argv[1:4]
     report = source.Report('exported functions')
-    want, have = declared(root, report), exported(nm, library)
-    report.looked_at = len(set(want) | have)
-    for name in sorted(set(want) - have):
-        report.find(*want[name], f'{name} is declared but not in libhocket.so; define it, or drop the declaration')
-    for name in sorted(have - set(want)):
-        report.find('src/libhocket.map', 1, f'{name} is exported but no public header declares it; rename it to hkt__ or '
-                                            'make it static')
+    parallel = gathered(root, 'include/hocket/parallel.h') - gathered(root, 'include/hocket/hocket.h')
+    others = set(source.files(root, ('include',), ('.h',))) - parallel
+    compare(report, declared(root, others, report), 'libhocket.so', exported(nm, library), 'src/libhocket.map')
+    if len(sys.argv) > 4:
+        compare(report, declared(root, parallel, report), 'libhocket_parallel.so', exported(nm, sys.argv[4]),
+                'src/libhocket_parallel.map')
     report.end()
 
 

@@ -133,6 +133,22 @@ class Lints(unittest.TestCase):
         self.assertRegex(text, r'(?m)^src/libhocket.map:1: hkt__four is exported')
         self.assertIn('3 to mend', text)
 
+    def test_exports_of_two_libraries(self):
+        self.write('include/hocket/hocket.h', '#include "hocket/a.h"\n')
+        self.write('include/hocket/a.h', 'HKT_API int hkt_a(void);\n')
+        self.write('include/hocket/parallel.h', '#include "hocket/a.h"\n#include "hocket/p.h"\n')
+        self.write('include/hocket/p.h', 'HKT_API int hkt_p(void);\nHKT_API int hkt_q(void);\n')
+        libraries = []
+        for name in ('a', 'p'):
+            path = os.path.join(self.folder.name, name)
+            self.write(name + '.c', f'int hkt_{name}(void) {{ return 1; }}')
+            subprocess.run([CC, '-shared', '-fPIC', '-o', path + '.so', path + '.c'], check=True)
+            libraries.append(path + '.so')
+        code, text = self.lint('exports', 'nm', *libraries)
+        self.assertEqual(code, 1)
+        self.assertRegex(text, r'(?m)^include/hocket/p.h:2: hkt_q is declared but not in libhocket_parallel.so')
+        self.assertIn('1 to mend', text)
+
 
 if __name__ == '__main__':
     unittest.main(verbosity=2)

@@ -17,7 +17,7 @@ RULES = [
     (r'\b(atoi|atol|atoll|atof)\s*\(', False, C, '', 'these cannot tell an error; use strtol and check its end'),
     (r'\btypedef\s+(?:struct|union)\b\s*\w*\s*(?:\{|\w+\s*;)', False, C, '', 'no typedefs of structs: write "struct name" everywhere'),
     (r'(?<![\w.>])(malloc|calloc|realloc|strdup|free|aligned_alloc|posix_memalign)\s*\(', False, LIBRARY,
-     r'src/core/mem\.c', 'use core/mem.h: it counts, checks overflow and can be made to fail'),
+     r'src/(core/mem|parallel/(alloc|memory))\.c', 'use core/mem.h (parallel/alloc.h): it counts, checks overflow and can be made to fail'),
     (r'(?<![\w.>])(printf|puts|putchar|perror|exit|abort)\s*\(', False, LIBRARY, '', 'the library returns errors (core/error.h); it '
      'does not print or exit'),
     (r'(?<![\w.>])(getenv|secure_getenv|setenv)\s*\(', False, LIBRARY, r'src/core/settings\.c', 'add a row to the table in core/settings.h '
