@@ -3,6 +3,7 @@
 #ifndef HOCKET_PARALLEL_H
 #define HOCKET_PARALLEL_H
 
+#include "hocket/mesh.h"
 #include "hocket/status.h"
 
 #ifdef __cplusplus
