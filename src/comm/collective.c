@@ -71,8 +71,9 @@ static enum hkt_status reserve_temp(struct hkt_comm *comm, size_t bytes)
 }
 
 /** Multiply the input: into the output, to go on in place, unless the forced algorithm cannot; else aside. */
-static enum hkt_status premultiply(struct hkt__call *call, const struct hkt__user_op *op, struct hkt__bind *bind)
+static enum hkt_status premultiply(struct hkt__call *call, const struct hkt__user_op *op, const void **out_in)
 {
+    const size_t elem_bytes = hkt_dtype_size(call->dtype);
     struct hkt_comm *comm = call->comm;
     const struct hkt__algo *forced = comm->options.forced[call->coll];
     const bool has_out = call->coll == HKT_ALL_REDUCE || (call->coll == HKT_REDUCE && call->root == comm->rank);
@@ -82,14 +83,14 @@ static enum hkt_status premultiply(struct hkt__call *call, const struct hkt__use
     void *to = call->out;
 
     if (!into_out) {
-        const enum hkt_status rc = reserve_temp(comm, elems * bind->elem_bytes);
+        const enum hkt_status rc = reserve_temp(comm, elems * elem_bytes);
 
         if (rc < 0)
             return rc;
         to = comm->temp;
     }
     hkt__premultiply(to, call->in, elems, call->dtype, op->scalar);
-    bind->in = to;
+    *out_in = to;
     call->in_place = into_out;
     return HKT_OK;
 }
@@ -100,15 +101,14 @@ enum hkt_status hkt__collective_start(struct hkt__collective *work, struct hkt__
     const struct hkt__user_op *op = user_op(call);
     const struct hkt__prepared *prepared;
     struct hkt__bind *bind = &work->bind;
+    const void *in = call->in;
     enum hkt_status rc;
 
     work->call = call;
     work->record = NULL;
     work->state = HKT__COLLECTIVE_LINKING;
-    *bind = (struct hkt__bind){.in = call->in, .out = call->out, .elem_bytes = hkt_dtype_size(call->dtype),
-                               .dtype = call->dtype};
     if (op != NULL && op->function == NULL) {
-        rc = premultiply(call, op, bind);
+        rc = premultiply(call, op, &in);
         if (rc < 0)
             return rc;
     }
@@ -116,15 +116,10 @@ enum hkt_status hkt__collective_start(struct hkt__collective *work, struct hkt__
     if (rc < 0)
         return rc;
     work->cached = prepared->cached;
-    bind->stamp = prepared->stamp;
+    *bind = prepared->bind;
+    bind->in = in;
+    bind->out = call->out;
     bind->stamp.op_seq = ++comm->op_seq;
-    bind->nslices = prepared->nslices;
-    bind->channels = prepared->channels;
-    bind->scratch_pitch = prepared->scratch_pitch;
-    bind->grid = prepared->grid;
-    bind->empty_frames = call->count == 0 && !hkt__coll_is_v(call->coll);
-    bind->reduce = prepared->reduce;
-    bind->streaming = prepared->streaming;
     if (op != NULL) {
         bind->callback = op->function;
         bind->callback_arg = op->arg;

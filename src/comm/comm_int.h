@@ -45,14 +45,11 @@ struct hkt__plans {
 /** What is known about a kind of call before its buffers are: see prepare.c. */
 struct hkt__prepared {
     uint32_t key, generation;
-    int32_t root, nslices, channels;
-    size_t count, scratch_pitch;
-    bool streaming;
+    int32_t root;
+    size_t count;
     const struct hkt__algo *algo;            /* NULL: an empty slot */
     struct hkt__cached_plan *cached;
-    hkt__reduce_fn *reduce;
-    struct hkt__grid grid;
-    struct hkt__stamp stamp;                 /* op_seq left open */
+    struct hkt__bind bind;                   /* buffers, blocks, callback and the stamp's op_seq left open */
 };
 #define HKT__PREPARED_MAX 16                 /* slots, by the top 4 bits of a hash */
 

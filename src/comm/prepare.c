@@ -107,14 +107,15 @@ static enum hkt_status slice(const struct hkt__call *call, struct hkt__prepared 
     const size_t scratch_bytes = hkt__exec_instance_bytes(&comm->env, direct) * HKT__SCRATCH_INSTANCES;
 
     if (prepared->algo->user_direct) {
-        prepared->channels = prepared->nslices = 1; /* nothing is staged: nothing to cut */
+        prepared->bind.channels = prepared->bind.nslices = 1; /* nothing is staged: nothing to cut */
         return HKT_OK;
     }
-    prepared->channels = direct ? 1 : comm->options.channels;
-    while (prepared->channels > 1 && prepared->channels * shape->nlanes > HKT__COLL_LANES)
-        prepared->channels /= 2;
+    prepared->bind.channels = direct ? 1 : comm->options.channels;
+    while (prepared->bind.channels > 1 && prepared->bind.channels * shape->nlanes > HKT__COLL_LANES)
+        prepared->bind.channels /= 2;
     return hkt__lower_slices(shape, block_elems_max(call), hkt_dtype_size(call->dtype), comm->options.slice_bytes,
-                             scratch_bytes, HKT__SCRATCH_INSTANCES, &prepared->nslices, &prepared->scratch_pitch);
+                             scratch_bytes, HKT__SCRATCH_INSTANCES, &prepared->bind.nslices,
+                             &prepared->bind.scratch_pitch);
 }
 
 /** The counts that all ranks pass, in 31 bits: messages carry their own count alone, and signals none. FNV-1a over words
@@ -169,21 +170,24 @@ static enum hkt_status prepare_anew(const struct hkt__call *call, struct hkt__pr
     if (rc == HKT_OK)
         rc = slice(call, &prepared);
     if (rc == HKT_OK)
-        rc = hkt__run_reserve(comm->run, prepared.cached->plan, prepared.channels);
+        rc = hkt__run_reserve(comm->run, prepared.cached->plan, prepared.bind.channels);
     if (rc < 0)
         return rc;
     prepared.generation = comm->plans.generation;
-    prepared.grid = (struct hkt__grid){.cuts = hkt__plan_shape(prepared.cached->plan)->cuts, .count = call->count};
-    prepared.stamp = (struct hkt__stamp){
+    prepared.bind.elem_bytes = hkt_dtype_size(call->dtype);
+    prepared.bind.dtype = call->dtype;
+    prepared.bind.empty_frames = call->count == 0 && !hkt__coll_is_v(call->coll);
+    prepared.bind.grid = (struct hkt__grid){.cuts = hkt__plan_shape(prepared.cached->plan)->cuts, .count = call->count};
+    prepared.bind.stamp = (struct hkt__stamp){
         .call = hkt__call_pack(call->coll, call->dtype, op, (unsigned)(prepared.algo - hkt__algos),
                                tell_in_place ? HKT__CALL_IN_PLACE : 0),
         .root = hkt__call_has_digest(call->coll) ? counts_digest(call) : call->root,
         .count = hkt__coll_is_v(call->coll) ? 0 : call->count};
-    prepared.streaming = hkt__vector_elems(call) * hkt_dtype_size(call->dtype) >= HKT__NT_BYTES;
+    prepared.bind.streaming = hkt__vector_elems(call) * hkt_dtype_size(call->dtype) >= HKT__NT_BYTES;
     if (call->op != HKT_OP_COUNT)
-        prepared.reduce = hkt__reduce_get(op < HKT_OP_USER ? call->op : HKT_SUM, call->dtype, hkt__isa_best());
+        prepared.bind.reduce = hkt__reduce_get(op < HKT_OP_USER ? call->op : HKT_SUM, call->dtype, hkt__isa_best());
     if (hkt__log_level(HKT__SUB_PLAN) >= HKT__LOG_INFO)
-        log_choice(call, &choice, prepared.nslices);
+        log_choice(call, &choice, prepared.bind.nslices);
     *out = prepared;
     return HKT_OK;
 }

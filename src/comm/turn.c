@@ -1,15 +1,29 @@
-/* Tickets: calls take a number, whoever runs them waits for it. Uncontended (one thread, no streams) it is two loads and
- * two stores; waiters sleep on a condition variable.
- *   T1: pass stores serving with release after the operation's last effect; T2: the next runner's acquire. */
+/* Tickets: calls take a number, whoever runs them waits for it. Uncontended (one thread, no streams) it is a few loads and
+ * stores; waiters sleep on a condition variable.
+ *   T1: pass stores serving with release after the operation's last effect; T2: the next runner's acquire.
+ * No read-modify-write: `next` is written by the one caller of a communicator, `serving` by the one that runs. A locked
+ * instruction would hold every call up until the line just sent to a peer has been fetched from there, 0.1 us or more.
+ * So pass may look at `waiters` before its own store is visible and miss a waiter that has just looked at `serving`. That
+ * window is as short as a store buffer: a waiter sleeps LOOK_AGAIN_NS at first, and only then for good. */
 #include <errno.h>
+#include <time.h>
 
 #include "comm/comm_int.h"
 
+#define LOOK_AGAIN_NS 1000000
+
 enum hkt_status hkt__turn_init(struct hkt__turn *turn)
 {
+    pthread_condattr_t monotonic;
+
     if (pthread_mutex_init(&turn->lock, NULL) != 0)
         return hkt__fail_sys(HKT_ERR_SYSTEM, "cannot make a mutex");
-    if (pthread_cond_init(&turn->changed, NULL) != 0) {
+    pthread_condattr_init(&monotonic); /* these two cannot fail on Linux */
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    const int failed = pthread_cond_init(&turn->changed, &monotonic);
+
+    pthread_condattr_destroy(&monotonic);
+    if (failed) {
         pthread_mutex_destroy(&turn->lock);
         return hkt__fail_sys(HKT_ERR_SYSTEM, "cannot make a condition variable");
     }
@@ -25,7 +39,22 @@ void hkt__turn_fini(struct hkt__turn *turn)
 uint64_t hkt__turn_take(struct hkt__turn *turn)
 {
     /* Relaxed: one caller per communicator at a time, so the order of tickets is the caller's own. */
-    return atomic_fetch_add_explicit(&turn->next, 1, memory_order_relaxed);
+    const uint64_t ticket = atomic_load_explicit(&turn->next, memory_order_relaxed);
+
+    atomic_store_explicit(&turn->next, ticket + 1, memory_order_relaxed);
+    return ticket;
+}
+
+/** One sleep after which whatever pass did before it could see this waiter is visible here. */
+static void sleep_briefly(struct hkt__turn *turn)
+{
+    struct timespec until;
+
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    until.tv_nsec += LOOK_AGAIN_NS;
+    until.tv_sec += until.tv_nsec / 1000000000;
+    until.tv_nsec %= 1000000000;
+    pthread_cond_timedwait(&turn->changed, &turn->lock, &until);
 }
 
 void hkt__turn_wait(struct hkt__turn *turn, uint64_t ticket)
@@ -33,9 +62,11 @@ void hkt__turn_wait(struct hkt__turn *turn, uint64_t ticket)
     if (atomic_load_explicit(&turn->serving, memory_order_acquire) >= ticket) /* T2 */
         return;
     pthread_mutex_lock(&turn->lock);
-    /* seq_cst, with the load in pass: either pass sees the waiter, or the waiter sees the new number. */
+    /* seq_cst: the waiter is announced before it looks. */
     atomic_fetch_add_explicit(&turn->waiters, 1, memory_order_seq_cst);
-    while (atomic_load_explicit(&turn->serving, memory_order_seq_cst) < ticket)
+    if (atomic_load_explicit(&turn->serving, memory_order_seq_cst) < ticket)
+        sleep_briefly(turn);
+    while (atomic_load_explicit(&turn->serving, memory_order_acquire) < ticket)
         pthread_cond_wait(&turn->changed, &turn->lock);
     atomic_fetch_sub_explicit(&turn->waiters, 1, memory_order_relaxed);
     pthread_mutex_unlock(&turn->lock);
@@ -43,8 +74,10 @@ void hkt__turn_wait(struct hkt__turn *turn, uint64_t ticket)
 
 void hkt__turn_pass(struct hkt__turn *turn)
 {
-    atomic_fetch_add_explicit(&turn->serving, 1, memory_order_seq_cst); /* T1, and the order with waiters */
-    if (atomic_load_explicit(&turn->waiters, memory_order_seq_cst) == 0)
+    const uint64_t served = atomic_load_explicit(&turn->serving, memory_order_relaxed); /* nobody else writes it */
+
+    atomic_store_explicit(&turn->serving, served + 1, memory_order_release); /* T1 */
+    if (atomic_load_explicit(&turn->waiters, memory_order_relaxed) == 0)
         return;
     pthread_mutex_lock(&turn->lock);
     pthread_cond_broadcast(&turn->changed);

@@ -6,6 +6,17 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/** Ask for a cache line that will be written: the way from another core's cache overlaps with what is done until then. */
+static inline void hkt__prefetch_write(const void *line)
+{
+#if defined(__x86_64__)
+    /* By hand, since compilers emit it for newer processors only; all of this architecture take it, some as no operation. */
+    __asm__ volatile("prefetchw %0" : : "m"(*(const char *)line));
+#else
+    __builtin_prefetch(line, 1);
+#endif
+}
+
 #define HKT__LINE 64 /* bytes of a cache line; 128 where adjacent-line prefetch matters */
 
 /** Zeroed memory for count elements, or NULL (overflow included). Release with hkt__free. */

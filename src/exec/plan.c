@@ -46,9 +46,11 @@ static size_t queue_slot(const struct hkt__sched *sched, const struct hkt__step 
     return ((size_t)step->peer * 2 + (kind == HKT__QUEUE_TX)) * lanes + step->lane;
 }
 
-/** First pass: which queues there are and how long they get. RX queues are polled first: what arrives enables work. */
+/** First pass: which queues there are and how long they get. TX queues are polled first: what is sent keeps peers going, and
+ *  a look at a line that a peer is writing holds up the stores after it. */
 static enum hkt_status place_steps(const struct hkt__sched *sched, struct placement *place, struct hkt__plan *plan)
 {
+    static const enum hkt__queue_kind order[] = {HKT__QUEUE_TX, HKT__QUEUE_LOCAL, HKT__QUEUE_RX};
     const size_t slots = ((size_t)sched->nranks * 2 + 1) * (size_t)sched->nlanes;
 
     place->queue_of = hkt__calloc((size_t)sched->nsteps, sizeof(int32_t));
@@ -58,17 +60,19 @@ static enum hkt_status place_steps(const struct hkt__sched *sched, struct placem
     if (place->queue_of == NULL || place->pos_of == NULL || place->slot_queue == NULL || plan->queues == NULL)
         return hkt__fail(HKT_ERR_NOMEM, "no memory for a plan of %d steps", sched->nsteps);
     memset(place->slot_queue, -1, slots * sizeof(int32_t));
-    for (int pass = HKT__QUEUE_RX; pass <= HKT__QUEUE_LOCAL; pass++) {
+    for (int pass = 0; pass < 3; pass++) {
         for (int32_t i = 0; i < sched->nsteps; i++) {
             const struct hkt__step *step = &sched->steps[i];
             int32_t *queue = &place->slot_queue[queue_slot(sched, step)];
 
-            if ((int)queue_kind(step) != pass)
+            if (queue_kind(step) != order[pass])
                 continue;
             if (*queue < 0) {
                 *queue = plan->nqueues++;
+                plan->nlinks += order[pass] != HKT__QUEUE_LOCAL;
                 plan->queues[*queue] = (struct hkt__plan_queue){
-                    .kind = (uint8_t)pass, .lane = step->lane, .peer = pass == HKT__QUEUE_LOCAL ? -1 : step->peer};
+                    .kind = (uint8_t)order[pass], .lane = step->lane,
+                    .peer = order[pass] == HKT__QUEUE_LOCAL ? -1 : step->peer};
             }
             place->queue_of[i] = *queue;
             place->pos_of[i] = plan->queues[*queue].count++;
@@ -210,11 +214,7 @@ bool hkt__plan_is_direct(const struct hkt__plan *plan)
 
 int hkt__plan_links(const struct hkt__plan *plan)
 {
-    int links = 0;
-
-    for (int32_t q = 0; q < plan->nqueues; q++)
-        links += plan->queues[q].peer >= 0;
-    return links;
+    return plan->nlinks;
 }
 
 void hkt__plan_link(const struct hkt__plan *plan, int index, int *out_peer, int *out_lane)

@@ -85,15 +85,14 @@ void hkt__run_start(struct hkt__run *run, const struct hkt__plan *plan, const st
     run->slices_told = 0;
     run->ncursors = plan->nqueues * bind->channels;
     run->nactive = 0;
-    for (int32_t i = 0; i < run->ncursors; i++) {
-        struct hkt__cursor *cursor = &run->cursors[i];
-
-        memset(cursor, 0, sizeof *cursor);
-        cursor->queue = i % plan->nqueues;
-        cursor->replica = i / plan->nqueues;
-        cursor->slice = cursor->replica;
-        if (cursor->slice < bind->nslices)
+    for (int32_t i = 0, queue = 0, replica = 0; i < run->ncursors; i++) {
+        run->cursors[i] = (struct hkt__cursor){.queue = queue, .replica = replica, .slice = replica};
+        if (replica < bind->nslices)
             run->active[run->nactive++] = i;
+        if (++queue == plan->nqueues) {
+            queue = 0;
+            replica++;
+        }
     }
     if (env->windows != NULL && env->windows[env->rank] != NULL) {
         struct hkt__window_head *head = env->windows[env->rank];

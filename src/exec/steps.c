@@ -72,6 +72,12 @@ struct hkt__segment hkt__segment_at(const struct hkt__run *run, const struct hkt
 {
     struct hkt__segment segment = {NULL, 0};
 
+    if (at->piece == x->count - 1) { /* most operands have one piece */
+        segment = piece_segment(run, x, rank, at->piece, at->slice);
+        segment.data += at->offset;
+        segment.bytes -= at->offset;
+        return segment;
+    }
     for (int32_t i = at->piece; i < x->count; i++) {
         struct hkt__segment next = piece_segment(run, x, rank, i, at->slice);
 
@@ -96,10 +102,10 @@ void hkt__segment_advance(const struct hkt__run *run, const struct hkt__operand 
 {
     at->done += bytes;
     at->offset += bytes;
-    while (at->piece < x->count) {
+    while (at->piece < x->count - 1) {
         const size_t piece = piece_bytes(run, x, at->piece, at->slice);
 
-        if (at->offset < piece || (at->offset == piece && at->piece == x->count - 1))
+        if (at->offset < piece)
             return;
         at->offset -= piece;
         at->piece++;

@@ -112,9 +112,13 @@ int64_t hkt__size_class(const struct hkt__sched *sched, int32_t rank, enum hkt__
 
 static inline int32_t hkt__span_at(const struct hkt__span *span, int32_t i)
 {
-    const int64_t at = ((int64_t)span->start + (int64_t)i * span->stride) % span->modulus;
+    int64_t at = (int64_t)span->start + (int64_t)i * span->stride;
 
-    return (int32_t)(at < 0 ? at + span->modulus : at);
+    if (at < 0 || at >= span->modulus) { /* a division costs more than most small messages can bear */
+        at %= span->modulus;
+        at = at < 0 ? at + span->modulus : at;
+    }
+    return (int32_t)at;
 }
 
 /** How many elements things have at run time: binds a schedule's grid to a call. */

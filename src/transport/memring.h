@@ -125,6 +125,7 @@ static inline void hkt__ring_publish(struct hkt__ring_tx *tx, size_t bytes, cons
     line->stamp = *stamp;
     tx->sent++;
     atomic_store_explicit(&line->seq, tx->sent, memory_order_release); /* R1: publishes the frame; pairs with A1 in peek */
+    hkt__prefetch_write(&tx->mem.lines[tx->sent & tx->mask]);
 }
 
 /** Is a frame there? What the consumer of a frame must use is hkt__ring_peek. */
