@@ -6,7 +6,7 @@
  *  In place as noted with each call; any other overlap of send and receive buffer is HKT_ERR_INVALID
  *  Threads  one caller per communicator at a time; all ranks call in the same order
  *  Errors   INVALID, UNSUPPORTED: nothing was sent, the communicator stays usable. MISMATCH, PEER_LOST, TIMEOUT,
- *           ABORTED, CORRUPT, SYSTEM: the communicator has failed on all ranks
+ *           ABORTED, CORRUPT, NOMEM, SYSTEM: the communicator has failed on all ranks
  *  Result   bitwise the same on every rank and in every run of the same call; see docs/numerics.md
  *  Count 0  is legal everywhere: nothing moves, but the signature is still checked where ranks talk */
 #ifndef HOCKET_COLL_H

@@ -4,7 +4,7 @@
 #include <stdio.h>
 
 #include "comm/call.h"
-#include "core/mem.h"
+#include "core/keep.h"
 #include "exec/call.h"
 
 /** A communicator's share of a batch: calls[first..) of it, found by walking the batch. */
@@ -268,60 +268,75 @@ static enum hkt_status drive_shares(struct share *shares, size_t nshares, struct
     return first;
 }
 
+/** True for the first of a communicator's calls in a batch. */
+static bool is_first_of_comm(const struct hkt__call *calls, size_t at)
+{
+    for (size_t i = 0; i < at; i++)
+        if (calls[i].comm == calls[at].comm)
+            return false;
+    return true;
+}
+
+/** A share for each communicator. Each gathers its sends and receives in a stretch of p2p_calls as long as its share. */
+static void make_shares(struct share *shares, struct hkt__call *p2p_calls, const struct hkt__call *calls, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        if (!is_first_of_comm(calls, i))
+            continue;
+        *shares++ = (struct share){.comm = calls[i].comm, .p2p_calls = p2p_calls};
+        for (size_t j = i; j < count; j++)
+            p2p_calls += calls[j].comm == calls[i].comm;
+    }
+}
+
 static enum hkt_status run_many(struct hkt__call *calls, size_t count)
 {
-    const bool is_small = count <= HKT__BATCH_SMALL;
-    struct share few_shares[HKT__BATCH_SMALL], *shares = is_small ? few_shares : hkt__calloc(count, sizeof *shares);
-    struct hkt__call few_calls[HKT__BATCH_SMALL], *p2p_calls = is_small ? few_calls : hkt__calloc(count, sizeof *p2p_calls);
     size_t nshares = 0;
-    enum hkt_status rc;
 
-    if (shares == NULL || p2p_calls == NULL) {
-        rc = hkt__fail(HKT_ERR_NOMEM, "no memory for a group of %zu operations", count);
-        goto free_all;
-    }
-    /* Each share gathers its sends and receives in a stretch of p2p_calls as long as its share of the calls. */
-    for (size_t i = 0, used = 0; i < count; i++) {
-        size_t s = 0, own = 0;
+    for (size_t i = 0; i < count; i++)
+        nshares += is_first_of_comm(calls, i);
+    const struct hkt__kept block =
+        hkt__keep_take(HKT__KEEP_BATCH, nshares * sizeof(struct share) + count * sizeof(struct hkt__call));
+    struct share *shares = block.memory;
 
-        while (s < nshares && shares[s].comm != calls[i].comm)
-            s++;
-        if (s < nshares)
-            continue;
-        for (size_t j = i; j < count; j++)
-            own += calls[j].comm == calls[i].comm;
-        shares[nshares++] = (struct share){.comm = calls[i].comm, .p2p_calls = p2p_calls + used};
-        used += own;
+    if (shares == NULL) {
+        hkt__fail(HKT_ERR_NOMEM, "no memory for a group of %zu operations", count);
+        return hkt__batch_refuse(calls, count);
     }
-    rc = drive_shares(shares, nshares, calls, count);
+    make_shares(shares, (struct hkt__call *)(shares + nshares), calls, count);
+    const enum hkt_status rc = drive_shares(shares, nshares, calls, count);
 
-free_all:
-    if (!is_small) {
-        hkt__free(shares);
-        hkt__free(p2p_calls);
-    }
+    hkt__keep_give(HKT__KEEP_BATCH, block);
     return rc;
 }
 
-void hkt__batch_tickets(const struct hkt__call *calls, size_t count, uint64_t *out_tickets)
+enum hkt_status hkt__batch_refuse(const struct hkt__call *calls, size_t count)
 {
-    for (size_t i = 0; i < count; i++)
-        out_tickets[i] = hkt__turn_take(&calls[i].comm->turn);
+    const struct hkt__error error = *hkt__error_here();
+
+    for (size_t i = 0; i < count; i++) {
+        *hkt__error_here() = error;
+        if (hkt__comm_failed(calls[i].comm) == HKT_OK)
+            hkt__comm_fail_here(calls[i].comm, error.status, hkt_coll_name(calls[i].coll));
+    }
+    *hkt__error_here() = error;
+    return error.status;
 }
 
-enum hkt_status hkt__batch_run(struct hkt__call *calls, const uint64_t *tickets, size_t count)
+void hkt__batch_queue(struct hkt__call *calls, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        calls[i].ticket = hkt__turn_take(&calls[i].comm->turn);
+}
+
+enum hkt_status hkt__batch_run(struct hkt__call *calls, size_t count)
 {
     enum hkt_status rc;
 
     /* A communicator's calls in the batch hold consecutive tickets: the turn of the first is the turn of all. */
-    for (size_t i = 0; i < count; i++) {
-        bool is_first = true;
-
-        for (size_t j = 0; j < i && is_first; j++)
-            is_first = calls[j].comm != calls[i].comm;
-        if (is_first)
-            hkt__turn_wait(&calls[i].comm->turn, tickets[i]);
-    }
+    for (size_t i = 0; i < count; i++)
+        if (is_first_of_comm(calls, i))
+            hkt__turn_wait(&calls[i].comm->turn, calls[i].ticket);
     rc = count == 1 && calls[0].coll != HKT_SEND_RECV ? run_one(calls) : run_many(calls, count);
     for (size_t i = 0; i < count; i++)
         hkt__turn_pass(&calls[i].comm->turn);
@@ -331,7 +346,6 @@ enum hkt_status hkt__batch_run(struct hkt__call *calls, const uint64_t *tickets,
 enum hkt_status hkt__call_submit(struct hkt__call *call, struct hkt_stream *stream)
 {
     const enum hkt_status rc = hkt__call_check(call);
-    uint64_t ticket;
 
     if (hkt__group_is_open())
         return rc < 0 ? hkt__group_spoil(rc) : hkt__group_add(call, stream);
@@ -339,8 +353,8 @@ enum hkt_status hkt__call_submit(struct hkt__call *call, struct hkt_stream *stre
         return rc;
     if (stream != NULL)
         return hkt__stream_enqueue(stream, call, 1);
-    hkt__batch_tickets(call, 1, &ticket);
-    return hkt__batch_run(call, &ticket, 1);
+    hkt__batch_queue(call, 1);
+    return hkt__batch_run(call, 1);
 }
 
 enum hkt_status hkt__internal_all_gather(const void *in, void *out, size_t bytes, struct hkt_comm *comm)
@@ -348,10 +362,9 @@ enum hkt_status hkt__internal_all_gather(const void *in, void *out, size_t bytes
     struct hkt__call call = {.coll = HKT_ALL_GATHER, .dtype = HKT_UINT8, .op = HKT_OP_COUNT, .root = -1, .in = in,
                              .out = out, .count = bytes, .comm = comm, .is_internal = true};
     const enum hkt_status rc = hkt__call_check(&call);
-    uint64_t ticket;
 
     if (rc < 0)
         return rc;
-    hkt__batch_tickets(&call, 1, &ticket);
-    return hkt__batch_run(&call, &ticket, 1);
+    hkt__batch_queue(&call, 1);
+    return hkt__batch_run(&call, 1);
 }

@@ -18,6 +18,7 @@ struct hkt__call {
     size_t count;
     struct hkt_blocks blocks;   /* v-variants; borrowed */
     struct hkt_comm *comm;
+    uint64_t ticket;            /* its turn on comm: taken when it is queued, or is about to run */
 };
 
 /** Refuse what cannot work, before anything is sent; fills in_place. */
@@ -29,19 +30,21 @@ HKT_NODISCARD enum hkt_status hkt__call_submit(struct hkt__call *call, struct hk
  *  by forced algorithms. */
 HKT_NODISCARD enum hkt_status hkt__internal_all_gather(const void *in, void *out, size_t bytes, struct hkt_comm *comm);
 
-#define HKT__BATCH_SMALL 16 /* calls of a batch that is run without allocating */
-
-/** Calls that progress together, each communicator's in order; takes and passes turns itself. tickets[i] is the turn of
- *  calls[i] on its communicator, taken by hkt__batch_tickets. Returns the first failure after all have ended. */
-void hkt__batch_tickets(const struct hkt__call *calls, size_t count, uint64_t *out_tickets);
-HKT_NODISCARD enum hkt_status hkt__batch_run(struct hkt__call *calls, const uint64_t *tickets, size_t count);
+/** Take the turns of calls. */
+void hkt__batch_queue(struct hkt__call *calls, size_t count);
+/** Run calls, whose turns have been taken, to their ends: together, each communicator's in order. Passes the turns. Returns
+ *  the first failure after all have ended. */
+HKT_NODISCARD enum hkt_status hkt__batch_run(struct hkt__call *calls, size_t count);
+/** This rank cannot take part in calls that others make, for want of memory: their communicators fail, since they would wait
+ *  for it. Returns the status that the calling thread has recorded. */
+enum hkt_status hkt__batch_refuse(const struct hkt__call *calls, size_t count);
 
 /** True between group start and end on this thread. */
 bool hkt__group_is_open(void);
 HKT_NODISCARD enum hkt_status hkt__group_add(const struct hkt__call *call, struct hkt_stream *stream);
 /** A call inside the group was refused: the group's end reports it and runs nothing. Returns status. */
 enum hkt_status hkt__group_spoil(enum hkt_status status);
-/** Queue calls on a stream; copies them. */
+/** Queue calls on a stream; copies them, and takes their turns. */
 HKT_NODISCARD enum hkt_status hkt__stream_enqueue(struct hkt_stream *stream, const struct hkt__call *calls, size_t count);
 
 /** "all_reduce=ring,broadcast=chain" into forced[coll]; INVALID names what does not fit. NULL and "" force nothing. */

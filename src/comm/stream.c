@@ -1,5 +1,9 @@
-/* Host streams: a FIFO of work served by one thread, and events that mark places in it. Items are recycled, so a stream
- * in steady use allocates nothing. */
+/* Host streams: a FIFO of work served by one thread, and events that mark places in it.
+ *
+ * Items and the copies of groups' calls are recycled, so a stream in steady use allocates nothing: it keeps as many as were
+ * in flight at once. While the thread is at work a call costs a lock that nobody holds for long, and no system call; one
+ * that comes when the thread sleeps wakes it, and hkt_stream_synchronize sleeps in turn. Sleepers are woken after the lock
+ * is released, so that they do not wake into it. */
 #include "hocket/stream.h"
 
 #include <pthread.h>
@@ -11,14 +15,18 @@
 
 enum item_kind { ITEM_CALLS, ITEM_RECORD, ITEM_WAIT };
 
+/** A group's calls. */
+struct call_list {
+    struct call_list *next;
+    size_t count, capacity;
+    struct hkt__call calls[];
+};
+
 struct item {
     struct item *next;
     enum item_kind kind;
     struct hkt__call call;           /* the common case: one */
-    uint64_t ticket;
-    struct hkt__call *calls;         /* a group's; NULL: `call` alone. Owned by the item */
-    uint64_t *tickets;
-    size_t count;
+    struct call_list *list;          /* a group's; NULL: `call` alone. Owned by the item */
     struct hkt_event *event;
     uint64_t generation;
 };
@@ -28,6 +36,7 @@ struct hkt_stream {
     pthread_mutex_t lock;            /* guards all below */
     pthread_cond_t changed;          /* work came, or the queue drained */
     struct item *head, **tail, *spare;
+    struct call_list *spare_lists;
     bool is_busy, is_ending;
     enum hkt_status status;          /* first failure since the last synchronize */
     struct hkt__error error;
@@ -59,8 +68,8 @@ static void event_complete(struct hkt_event *event, uint64_t generation)
     pthread_mutex_lock(&event->lock);
     if (event->completed < generation)
         event->completed = generation;
-    pthread_cond_broadcast(&event->changed);
     pthread_mutex_unlock(&event->lock);
+    pthread_cond_broadcast(&event->changed);
 }
 
 static void event_await(struct hkt_event *event, uint64_t generation)
@@ -75,9 +84,9 @@ static enum hkt_status run_item(struct item *item)
 {
     switch (item->kind) {
     case ITEM_CALLS:
-        if (item->calls == NULL)
-            return hkt__batch_run(&item->call, &item->ticket, 1);
-        return hkt__batch_run(item->calls, item->tickets, item->count);
+        if (item->list == NULL)
+            return hkt__batch_run(&item->call, 1);
+        return hkt__batch_run(item->list->calls, item->list->count);
     case ITEM_RECORD:
         event_complete(item->event, item->generation);
         return HKT_OK;
@@ -91,8 +100,10 @@ static enum hkt_status run_item(struct item *item)
 /** With the lock held: make an item free for reuse. */
 static void recycle(struct hkt_stream *stream, struct item *item)
 {
-    hkt__free(item->calls);
-    hkt__free(item->tickets);
+    if (item->list != NULL) {
+        item->list->next = stream->spare_lists;
+        stream->spare_lists = item->list;
+    }
     memset(item, 0, sizeof *item);
     item->next = stream->spare;
     stream->spare = item;
@@ -126,8 +137,11 @@ static void *serve(void *arg)
         }
         stream->is_busy = false;
         recycle(stream, item);
-        if (stream->head == NULL)
-            pthread_cond_broadcast(&stream->changed);
+        if (stream->head != NULL)
+            continue;
+        pthread_mutex_unlock(&stream->lock);
+        pthread_cond_broadcast(&stream->changed);
+        pthread_mutex_lock(&stream->lock);
     }
     pthread_mutex_unlock(&stream->lock);
     return NULL;
@@ -183,6 +197,12 @@ void hkt_stream_destroy(struct hkt_stream *stream)
         stream->spare = item->next;
         hkt__free(item);
     }
+    while (stream->spare_lists != NULL) {
+        struct call_list *list = stream->spare_lists;
+
+        stream->spare_lists = list->next;
+        hkt__free(list);
+    }
     pthread_cond_destroy(&stream->changed);
     pthread_mutex_destroy(&stream->lock);
     hkt__free(stream);
@@ -200,44 +220,61 @@ static struct item *take_item(struct hkt_stream *stream)
     return item;
 }
 
-static void append(struct hkt_stream *stream, struct item *item)
+/** A list for count calls, with the lock held; NULL: out of memory. Too small a spare one gives way to it. */
+static struct call_list *take_list(struct hkt_stream *stream, size_t count)
+{
+    struct call_list **at = &stream->spare_lists, *list;
+
+    while (*at != NULL && (*at)->capacity < count)
+        at = &(*at)->next;
+    list = *at;
+    if (list != NULL) {
+        *at = list->next;
+        return list;
+    }
+    list = stream->spare_lists;
+    if (list != NULL)
+        stream->spare_lists = list->next;
+    hkt__free(list);
+    list = hkt__calloc(1, sizeof *list + count * sizeof list->calls[0]);
+    if (list != NULL)
+        list->capacity = count;
+    return list;
+}
+
+/** Appends the item, and releases the lock. */
+static void append_and_unlock(struct hkt_stream *stream, struct item *item)
 {
     *stream->tail = item;
     stream->tail = &item->next;
+    pthread_mutex_unlock(&stream->lock);
     pthread_cond_broadcast(&stream->changed);
 }
 
 enum hkt_status hkt__stream_enqueue(struct hkt_stream *stream, const struct hkt__call *calls, size_t count)
 {
-    struct hkt__call *copy = NULL;
-    uint64_t *tickets = NULL;
-
-    if (count > 1) {
-        copy = hkt__calloc(count, sizeof *copy);
-        tickets = hkt__calloc(count, sizeof *tickets);
-    }
     pthread_mutex_lock(&stream->lock);
     struct item *item = take_item(stream);
 
-    if (item == NULL || (count > 1 && (copy == NULL || tickets == NULL))) {
+    if (item != NULL && count > 1)
+        item->list = take_list(stream, count);
+    if (item == NULL || (count > 1 && item->list == NULL)) {
         if (item != NULL)
             recycle(stream, item);
         pthread_mutex_unlock(&stream->lock);
-        hkt__free(copy);
-        hkt__free(tickets);
-        return hkt__fail(HKT_ERR_NOMEM, "no memory to queue %zu operations", count);
+        hkt__fail(HKT_ERR_NOMEM, "no memory to queue %zu operations", count);
+        return hkt__batch_refuse(calls, count);
     }
     item->kind = ITEM_CALLS;
-    item->count = count;
-    item->call = calls[0];
     if (count > 1) {
-        memcpy(copy, calls, count * sizeof *copy);
-        item->calls = copy;
-        item->tickets = tickets;
+        memcpy(item->list->calls, calls, count * sizeof calls[0]);
+        item->list->count = count;
+        hkt__batch_queue(item->list->calls, count);
+    } else {
+        item->call = calls[0];
+        hkt__batch_queue(&item->call, 1);
     }
-    hkt__batch_tickets(calls, count, count > 1 ? tickets : &item->ticket);
-    append(stream, item);
-    pthread_mutex_unlock(&stream->lock);
+    append_and_unlock(stream, item);
     return HKT_OK;
 }
 
@@ -308,8 +345,7 @@ static enum hkt_status enqueue_event(struct hkt_stream *stream, struct hkt_event
     item->generation = kind == ITEM_RECORD ? ++event->recorded : event->recorded;
     event->references++;
     pthread_mutex_unlock(&event->lock);
-    append(stream, item);
-    pthread_mutex_unlock(&stream->lock);
+    append_and_unlock(stream, item);
     return HKT_OK;
 }
 

@@ -1,7 +1,7 @@
-/* What could break: a call that has been made before allocates memory, or makes a system call that is not a wait. After a
- * warm-up, allocations are counted at the linker (--wrap), below the library's own counter, which must agree; system
- * calls are refused by a seccomp filter: the first one that is neither a yield nor a futex ends the test with its number.
- * Links the library's objects, so that their calls of malloc are the ones wrapped. */
+/* What could break: a call that has been made before, alone, in a group of few or of many, now or on a stream, allocates
+ * memory, or makes a system call that is not a wait. After a warm-up, allocations are counted at the linker (--wrap), below
+ * the library's own counter, which must agree; system calls are refused by a seccomp filter, in the thread of the stream
+ * too: the first one that is neither a yield nor a futex ends the test with its number. Links the library's objects, so that their calls of malloc are the ones wrapped. */
 #include <errno.h>
 #include <linux/audit.h>
 #include <linux/filter.h>
@@ -30,7 +30,7 @@ enum { IS_SANITIZED = 1 };
 enum { IS_SANITIZED = 0 };
 #endif
 
-enum { N = 3, CALLS = 1000, LARGE = 100001 };
+enum { N = 3, CALLS = 1000, LARGE = 100001, GROUP = 64 };
 
 static const size_t counts[] = {1, 1001, LARGE};
 
@@ -79,9 +79,10 @@ void *__wrap_mmap(void *at, size_t bytes, int protection, int flags, int fd, off
     return __real_mmap(at, bytes, protection, flags, fd, offset);
 }
 
-/** Something to do again and again; `i` is the call's number. */
+/** Something to do again and again; less often when it is large. */
 struct routine {
     const char *name;
+    bool is_large;
     void (*run)(struct ranks_rank *rank, struct calls *calls, const struct call *call, struct hkt_stream *stream);
 };
 
@@ -128,10 +129,41 @@ static void run_group(struct ranks_rank *rank, struct calls *calls, const struct
     ranks_require_ok(rank, hkt_group_end(), "hkt_group_end");
 }
 
+/** GROUP calls: messages round the ring and sums, so that runs of messages are of several lengths. */
+static void issue_group(struct ranks_rank *rank, struct calls *calls, const struct call *call, struct hkt_stream *stream)
+{
+    const int next = (rank->rank + 1) % rank->nranks, previous = (rank->rank + rank->nranks - 1) % rank->nranks;
+    const size_t count = call->count > 1001 ? 1001 : call->count;
+
+    ranks_require_ok(rank, hkt_group_start(), "hkt_group_start");
+    for (int i = 0; i < GROUP; i++) {
+        const int what = i % 8 >= 6 ? 2 : i % 2;
+        const enum hkt_status rc =
+            what == 0   ? hkt_send(calls->send, count, call->dtype, next, rank->comm, stream)
+            : what == 1 ? hkt_recv(calls->recv, count, call->dtype, previous, rank->comm, stream)
+                        : hkt_all_reduce(calls->send, calls->recv, 1, call->dtype, HKT_SUM, rank->comm, stream);
+
+        ranks_require_ok(rank, rc, "a call of a large group");
+    }
+    ranks_require_ok(rank, hkt_group_end(), "hkt_group_end");
+}
+
+static void run_large_group(struct ranks_rank *rank, struct calls *calls, const struct call *call, struct hkt_stream *stream)
+{
+    (void)stream;
+    issue_group(rank, calls, call, NULL);
+}
+
+static void run_queued_group(struct ranks_rank *rank, struct calls *calls, const struct call *call, struct hkt_stream *stream)
+{
+    issue_group(rank, calls, call, stream);
+    ranks_require_ok(rank, hkt_stream_synchronize(stream), "hkt_stream_synchronize");
+}
+
 static void count_allocations(struct ranks_rank *rank, struct calls *calls, const struct routine *routine,
                               const struct call *call)
 {
-    const int rounds = call->count == LARGE ? CALLS / 20 : CALLS;
+    const int rounds = call->count == LARGE || routine->is_large ? CALLS / 20 : CALLS;
     struct hkt_stream *stream;
     char text[128];
 
@@ -159,8 +191,10 @@ static void count_allocations(struct ranks_rank *rank, struct calls *calls, cons
 
 static void steady_calls_allocate_nothing(struct ranks_rank *rank)
 {
-    static const struct routine now = {"now", run_now}, queued = {"on a stream", run_queued};
-    static const struct routine messages = {"messages", run_messages}, group = {"a group", run_group};
+    static const struct routine now = {"now", false, run_now}, queued = {"on a stream", false, run_queued};
+    static const struct routine messages = {"messages", false, run_messages}, group = {"a group", false, run_group};
+    static const struct routine large_group = {"a group of 64", true, run_large_group};
+    static const struct routine queued_group = {"a group of 64 on a stream", true, run_queued_group};
     static const enum hkt_op ops[] = {HKT_SUM, HKT_AVG, (enum hkt_op)HKT_OP_USER};
     struct call call = {.dtype = HKT_F32, .root = 1};
     const struct call largest = {.coll = HKT_ALL_TO_ALL_V, .dtype = HKT_F32, .count = LARGE};
@@ -184,6 +218,8 @@ static void steady_calls_allocate_nothing(struct ranks_rank *rank)
         }
         count_allocations(rank, &calls, &messages, &call);
         count_allocations(rank, &calls, &group, &call);
+        count_allocations(rank, &calls, &large_group, &call);
+        count_allocations(rank, &calls, &queued_group, &call);
     }
     calls_fini(&calls);
 }
@@ -222,15 +258,50 @@ static bool refuse_system_calls(bool may_copy)
            prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
 }
 
-static void all_collectives(struct ranks_rank *rank, struct calls *calls, size_t count)
+/** Everything once: each collective, a group of many, and both on a stream. */
+static void everything(struct ranks_rank *rank, struct calls *calls, size_t count, struct hkt_stream *stream)
 {
-    for (int coll = 0; coll < HKT_SEND_RECV; coll++) {
-        const struct call call = {.coll = (enum hkt_coll)coll, .dtype = HKT_F32, .op = HKT_SUM, .root = 1, .count = count,
-                                  .kind = calls_reduces((enum hkt_coll)coll) ? EXACT_BUILTIN : EXACT_PLAIN};
+    struct call call = {.dtype = HKT_F32, .op = HKT_SUM, .root = 1, .count = count};
 
+    for (int coll = 0; coll < HKT_SEND_RECV; coll++) {
+        call.coll = (enum hkt_coll)coll;
+        call.kind = calls_reduces(call.coll) ? EXACT_BUILTIN : EXACT_PLAIN;
         calls_fill(calls, &call);
         run_call(rank, calls, &call, NULL);
+        run_queued(rank, calls, &call, stream);
     }
+    issue_group(rank, calls, &call, NULL);
+    run_queued_group(rank, calls, &call, stream);
+}
+
+/** What a stream's thread does when it is told to; arg is the thread's own. */
+struct refusal {
+    bool may_copy;
+    _Atomic int done;        /* 1: refused from now on; -errno: cannot be */
+};
+
+/** A reduction by callback is run by the thread that runs the operation: the way into a stream's thread. */
+static void refuse_from_here(void *out, const void *a, const void *b, size_t count, enum hkt_dtype dtype, void *arg)
+{
+    struct refusal *refusal = arg;
+
+    (void)a;
+    (void)b;
+    memset(out, 0, count * hkt_dtype_size(dtype));
+    if (atomic_load(&refusal->done) == 0)
+        atomic_store(&refusal->done, refuse_system_calls(refusal->may_copy) ? 1 : -errno);
+}
+
+static int refuse_on_stream(struct ranks_rank *rank, struct refusal *refusal, struct hkt_stream *stream)
+{
+    float x[64] = {0};
+    enum hkt_op op;
+
+    ranks_require_ok(rank, hkt_op_create_callback(&op, refuse_from_here, refusal, rank->comm), "callback");
+    ranks_require_ok(rank, hkt_all_reduce(x, x, 64, HKT_F32, op, rank->comm, stream), "all_reduce by callback");
+    ranks_require_ok(rank, hkt_stream_synchronize(stream), "hkt_stream_synchronize");
+    ranks_require(rank, atomic_load(&refusal->done) != 0, "the callback did not run");
+    return atomic_load(&refusal->done);
 }
 
 /** With two ranks, polling and yielding: what is left is the data path. */
@@ -238,19 +309,24 @@ static void run_without_system_calls(struct ranks_rank *rank)
 {
     const size_t count = *(const size_t *)rank->arg;
     const struct call largest = {.coll = HKT_ALL_TO_ALL_V, .dtype = HKT_F32, .count = LARGE};
+    struct refusal refusal = {.may_copy = count == LARGE};
+    struct hkt_stream *stream;
     struct calls calls;
 
     seen = rank->shared;
     ranks_require(rank, calls_init(&calls, rank->comm, calls_room(&largest, rank->nranks)), "no memory");
+    ranks_require_ok(rank, hkt_stream_create(&stream), "hkt_stream_create");
     for (int i = 0; i < 10; i++)
-        all_collectives(rank, &calls, count);
+        everything(rank, &calls, count, stream);
+    const int refused = refuse_on_stream(rank, &refusal, stream);
+
     ranks_meet(rank, 0);
-    if (!refuse_system_calls(count == LARGE)) {
-        atomic_store(&rank->shared->counters[1], errno);
+    if (refused < 0 || !refuse_system_calls(refusal.may_copy)) {
+        atomic_store(&rank->shared->counters[1], refused < 0 ? -refused : errno);
         _exit(0);
     }
-    for (int i = 0; i < (count == LARGE ? CALLS / 20 : CALLS); i++)
-        all_collectives(rank, &calls, count);
+    for (int i = 0; i < (count == LARGE ? CALLS / 20 : CALLS / 4); i++)
+        everything(rank, &calls, count, stream);
     /* There is no way back: nobody leaves before all are done, then without a word. */
     for (atomic_fetch_add(&rank->shared->met[1], 1); atomic_load(&rank->shared->met[1]) < rank->nranks;)
         sched_yield();
