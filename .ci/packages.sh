@@ -21,6 +21,7 @@ need_for_build() {
     need pkg-config pkg-config --version
     need libcjson-dev pkg-config --exists libcjson
     need libhwloc-dev pkg-config --exists hwloc
+    need libopenblas-dev pkg-config --exists openblas
 }
 
 need_for_tests() {
