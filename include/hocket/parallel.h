@@ -4,6 +4,7 @@
 #define HOCKET_PARALLEL_H
 
 #include "hocket/mesh.h"
+#include "hocket/shard.h"
 #include "hocket/status.h"
 
 #ifdef __cplusplus
