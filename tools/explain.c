@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "explain.h"
 #include "hocket/hocket.h"
 #include "tools.h"
 
@@ -27,14 +28,18 @@ static const char help_text[] =
     "  -t, --transport T with --why: thread, shm or tcp; default shm\n"
     "  -R, --registered  with --why: buffers of hkt_mem_alloc\n"
     "  -c, --crowd N     with --why: ranks per core; default 1\n"
+    "  -T, --topo M      with --why: on which machines, from a file or one line (`hocket topo --help`); transport T inside a\n"
+    "                    host, tcp between hosts; default: one machine, its ranks near each other\n"
+    "  -B, --by KIND     with --topo: what a rank gets: core, l3, numa, package, host or gpu, spread evenly; default core,\n"
+    "                    where there is one\n"
     "  -l, --list        the algorithms, with rounds, bytes and source\n"
     "  -m, --markdown    the list as a Markdown page (docs/algorithms.md)\n"
     "  -h, --help        this text\n";
 
 struct request {
     struct hkt_plan_query query;
-    struct hkt_choice_query choice;
-    bool has_coll, by_rank, json, list, markdown, why;
+    struct explain_why why;
+    bool has_coll, by_rank, json, list, markdown, is_why;
 };
 
 static void list_text(const struct request *request)
@@ -124,86 +129,15 @@ static int list_json(const struct request *request)
     return hkt_tool_print_json("explain", list);
 }
 
-#define CANDIDATES_MAX 64
-
-static int why_json(const struct hkt_candidate *candidates, int count, const struct hkt_bound *bound)
+static int why(struct request *request)
 {
-    cJSON *root = cJSON_CreateObject(), *list = cJSON_CreateArray();
-
-    cJSON_AddBoolToObject(root, "tuned", count > 0 && candidates[0].tuned);
-    cJSON_AddNumberToObject(root, "bound_us", bound->time_us);
-    cJSON_AddStringToObject(root, "bound", bound->text);
-    cJSON_AddItemToObject(root, "candidates", list);
-    for (int i = 0; i < count; i++) {
-        cJSON *row = cJSON_CreateObject();
-
-        cJSON_AddStringToObject(row, "algorithm", candidates[i].algo);
-        cJSON_AddBoolToObject(row, "chosen", candidates[i].chosen);
-        if (candidates[i].unfit[0] == '\0')
-            cJSON_AddNumberToObject(row, "predicted_us", candidates[i].predicted_us);
-        else
-            cJSON_AddStringToObject(row, "unfit", candidates[i].unfit);
-        if (candidates[i].measured_us > 0)
-            cJSON_AddNumberToObject(row, "measured_us", candidates[i].measured_us);
-        cJSON_AddItemToArray(list, row);
-    }
-    return hkt_tool_print_json("explain", root);
-}
-
-/** The price that makes up most of a prediction. */
-static void print_largest_term(const struct hkt_candidate *candidate)
-{
-    struct hkt_price price;
-    int largest = 0;
-
-    for (int i = 1; i < HKT_PRICE_COUNT; i++)
-        if (candidate->terms_us[i] > candidate->terms_us[largest])
-            largest = i;
-    if (hkt_price_get(largest, &price) == HKT_OK && candidate->predicted_us > 0)
-        printf("  most of it %s (%.0f %%)", price.name, 100 * candidate->terms_us[largest] / candidate->predicted_us);
-}
-
-static void why_text(const struct hkt_choice_query *choice, const struct hkt_candidate *candidates, int count,
-                     const struct hkt_bound *bound)
-{
-    printf("%s of %zu bytes over %d ranks, %s, %g ranks per core%s%s; %s\n", hkt_coll_name(choice->coll), choice->bytes,
-           choice->nranks, choice->transport, choice->crowd, choice->in_place ? ", in place" : "",
-           choice->registered ? ", registered buffers" : "",
-           count > 0 && candidates[0].tuned ? "prices measured by hocket tune" : "default prices");
-    for (int i = 0; i < count; i++) {
-        if (candidates[i].unfit[0] != '\0') {
-            printf("  %-22s %15s  %s\n", candidates[i].algo, "-", candidates[i].unfit);
-            continue;
-        }
-        printf("  %-22s %12.2f us", candidates[i].algo, candidates[i].predicted_us);
-        print_largest_term(&candidates[i]);
-        if (candidates[i].measured_us > 0)
-            printf("  chosen: the fastest of those measured near this size, %.2f us", candidates[i].measured_us);
-        else if (candidates[i].chosen)
-            fputs("  chosen: the least", stdout);
-        putchar('\n');
-    }
-    printf("  %-22s %12.2f us  %s\n", "bound", bound->time_us, bound->text);
-}
-
-static int why(const struct request *request)
-{
-    struct hkt_choice_query choice = request->choice;
-    struct hkt_candidate candidates[CANDIDATES_MAX];
-    struct hkt_bound bound;
-    int count = 0;
-
     if (!request->has_coll)
         return hkt_tool_usage("explain", "say which collective, e.g. all_reduce");
-    choice.coll = request->query.coll;
-    choice.nranks = request->query.nranks;
-    choice.in_place = request->query.in_place;
-    if (hkt_plan_candidates(&choice, candidates, CANDIDATES_MAX, &count) < 0 || hkt_plan_bound(&choice, &bound) < 0)
-        return hkt_tool_usage("explain", "%s", hkt_last_error());
-    if (request->json)
-        return why_json(candidates, count, &bound);
-    why_text(&choice, candidates, count, &bound);
-    return TOOL_OK;
+    request->why.choice.coll = request->query.coll;
+    request->why.choice.nranks = request->query.nranks;
+    request->why.choice.in_place = request->query.in_place;
+    request->why.json = request->json;
+    return explain_why(&request->why);
 }
 
 static int explain(const struct request *request)
@@ -270,22 +204,28 @@ static int take_option(int c, struct request *request)
         request->list = true;
         return -1;
     case 'w':
-        request->why = true;
+        request->is_why = true;
         return -1;
     case 'R':
-        request->choice.registered = 1;
+        request->why.choice.registered = 1;
         return -1;
     case 't':
-        request->choice.transport = optarg;
+        request->why.choice.transport = optarg;
         return -1;
     case 's':
-        if (!hkt_tool_parse_bytes(optarg, &request->choice.bytes))
+        if (!hkt_tool_parse_bytes(optarg, &request->why.choice.bytes))
             return hkt_tool_usage("explain", "--bytes %s: give a size such as 64K", optarg);
         return -1;
     case 'c':
         if (!hkt_tool_parse_int(optarg, 1, EXPLAIN_RANKS_MAX, &number))
             return hkt_tool_usage("explain", "--crowd %s: ranks per core, a whole number", optarg);
-        request->choice.crowd = (double)number;
+        request->why.choice.crowd = (double)number;
+        return -1;
+    case 'T':
+        request->why.machines = optarg;
+        return -1;
+    case 'B':
+        request->why.by = optarg;
         return -1;
     default: /* 'm' */
         request->list = request->markdown = true;
@@ -310,13 +250,15 @@ int hkt_tool_explain(int argc, char **argv)
         { "transport", required_argument, NULL, 't' },
         { "registered", no_argument, NULL, 'R' },
         { "crowd", required_argument, NULL, 'c' },
+        { "topo", required_argument, NULL, 'T' },
+        { "by", required_argument, NULL, 'B' },
         { "help", no_argument, NULL, 'h' },
         { NULL, 0, NULL, 0 },
     };
-    struct request request = { .query.nranks = 4, .choice = { .bytes = 1 << 20, .transport = "shm", .crowd = 1 } };
+    struct request request = { .query.nranks = 4, .why.choice = { .bytes = 1 << 20, .transport = "shm", .crowd = 1 } };
 
     opterr = 0;
-    for (int c; (c = getopt_long(argc, argv, ":a:n:r:ibLjlmws:t:Rc:h", options, NULL)) != -1;) {
+    for (int c; (c = getopt_long(argc, argv, ":a:n:r:ibLjlmws:t:Rc:T:B:h", options, NULL)) != -1;) {
         if (c == 'h') {
             fputs(help_text, stdout);
             return TOOL_OK;
@@ -338,7 +280,7 @@ int hkt_tool_explain(int argc, char **argv)
     }
     if (optind < argc)
         return hkt_tool_usage("explain", "\"%s\" is one argument too many", argv[optind]);
-    if (request.why)
+    if (request.is_why)
         return why(&request);
     if (!request.list)
         return explain(&request);

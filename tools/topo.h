@@ -27,6 +27,8 @@ bool topo_svg(const struct topo_view *view, FILE *file);
 
 /** "2 NUMA nodes", "1 L3 cache". */
 void topo_count_text(int count, enum hkt_topo_kind kind, char *out_text, size_t bytes);
+/** "4 ranks per NUMA node, 2 NUMA nodes per host": the levels of an order that split ranks. */
+void topo_hierarchy_text(const struct hkt_topo_order *order, char *out_text, size_t bytes);
 /** About how much, for people: "32MiB", "10.7GiB". */
 void topo_size_text(uint64_t size_bytes, char *out_text, size_t bytes);
 /** "cache 15GB/s 30ns (assumed)". */

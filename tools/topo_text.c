@@ -247,12 +247,30 @@ static void print_links(const struct topo_view *view)
     }
 }
 
-static void print_levels(const struct topo_view *view)
+void topo_hierarchy_text(const struct hkt_topo_order *order, char *out_text, size_t bytes)
 {
     struct hkt_topo_factor factor;
-    char shape[512] = "";
     int below = -1; /* kind of the parts that the next factor counts; -1: ranks */
     size_t used = 0;
+
+    snprintf(out_text, bytes, "one rank");
+    for (int i = 0; hkt_topo_order_factor(order, i, &factor) == HKT_OK && used < bytes; i++) {
+        char many[64];
+
+        if (below < 0)
+            snprintf(many, sizeof many, "%d rank%s", factor.most, factor.most > 1 ? "s" : "");
+        else
+            topo_count_text(factor.most, (enum hkt_topo_kind)below, many, sizeof many);
+        used += (size_t)snprintf(out_text + used, bytes - used, "%s%s%s per %s", i > 0 ? ", " : "",
+                                 factor.least != factor.most ? "up to " : "", many,
+                                 factor.level == HKT_TOPO_LEVEL_ALL ? "job" : names[level_kinds[factor.level]][0]);
+        below = (int)level_kinds[factor.level];
+    }
+}
+
+static void print_levels(const struct topo_view *view)
+{
+    char shape[512];
 
     printf("\n%d ranks by %s\n  level    groups  ranks in each\n", view->nranks, hkt_topo_kind_name(view->by));
     for (int l = 0; l < HKT_TOPO_LEVEL_COUNT; l++) {
@@ -270,19 +288,8 @@ static void print_levels(const struct topo_view *view)
             printf(" to %d", most);
         putchar('\n');
     }
-    for (int i = 0; hkt_topo_order_factor(view->order, i, &factor) == HKT_OK; i++) {
-        char many[64];
-
-        if (below < 0)
-            snprintf(many, sizeof many, "%d rank%s", factor.most, factor.most > 1 ? "s" : "");
-        else
-            topo_count_text(factor.most, (enum hkt_topo_kind)below, many, sizeof many);
-        used += (size_t)snprintf(shape + used, sizeof shape - used, "%s%s%s per %s", i > 0 ? ", " : "",
-                                 factor.least != factor.most ? "up to " : "", many,
-                                 factor.level == HKT_TOPO_LEVEL_ALL ? "job" : names[level_kinds[factor.level]][0]);
-        below = (int)level_kinds[factor.level];
-    }
-    printf("  hierarchy: %s\n", used > 0 ? shape : "one rank");
+    topo_hierarchy_text(view->order, shape, sizeof shape);
+    printf("  hierarchy: %s\n", shape);
 }
 
 /* How far each hop of the ring goes: the number of hops whose ends have this node kind as the innermost around them. */

@@ -5,6 +5,7 @@
 
 #include <stdio.h>
 
+#include "hocket/topo.h"
 #include "hocket/types.h"
 
 #ifdef __cplusplus
@@ -64,7 +65,7 @@ struct hkt_verify_report {
 HKT_API HKT_NODISCARD enum hkt_status hkt_plan_verify(const struct hkt_plan_query *query,
                                                       struct hkt_verify_report *out_report);
 
-#define HKT_PRICE_COUNT 32   /* rows of the cost model: see hocket/tune.h */
+#define HKT_PRICE_COUNT 41   /* rows of the cost model: see hocket/tune.h */
 
 /** A case to choose an algorithm for. */
 struct hkt_choice_query {
@@ -76,6 +77,8 @@ struct hkt_choice_query {
     int registered;          /* 1: the buffers are memory of hkt_mem_alloc */
     double crowd;            /* ranks per core, at least 1 */
     const double *prices;    /* [HKT_PRICE_COUNT] to predict with; NULL: those in force */
+    const struct hkt_topo *topo; /* machines to run on, tcp between hosts; NULL: one, whose ranks are near each other */
+    const int *nodes;        /* with topo: [nranks] where each rank runs (hkt_topo_deal) */
 };
 /** One registry row of the collective, as the choice sees it. */
 struct hkt_candidate {
@@ -102,7 +105,7 @@ struct hkt_bound {
     double ns_per_byte;      /* at the price of moving them once */
     char text[160];          /* the same as a formula with numbers */
 };
-/** For the query's case. Shared memory: every input is read, every result written, all ranks together, over the cores; at the
+/** For the query's case. Several hosts: what must cross the link of the busiest. One, shared memory: every input is read, every result written, all ranks together, over the cores; at the
  *  prices in force for plain copies. Network: what the busiest rank must send or receive, at the transport's price.
  *  Errors   as hkt_plan_candidates */
 HKT_API HKT_NODISCARD enum hkt_status hkt_plan_bound(const struct hkt_choice_query *query, struct hkt_bound *out_bound);

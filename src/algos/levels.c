@@ -4,8 +4,6 @@
 #include "algos/patterns.h"
 #include "core/error.h"
 
-#define SPLIT_ABOVE 8 /* members that exchange with each other all at once */
-
 struct hkt__levels hkt__levels_default(int nranks)
 {
     struct hkt__levels levels = { 1, { nranks } };
@@ -13,7 +11,7 @@ struct hkt__levels hkt__levels_default(int nranks)
     for (int i = 0; i < levels.count;) {
         const int size = levels.sizes[i], inner = hkt__near_square(size);
 
-        if (inner == 1 || (size <= SPLIT_ABOVE && levels.count > 1)) {
+        if (inner == 1 || (size <= HKT__LEVEL_SPLIT_ABOVE && levels.count > 1)) {
             i++;
             continue;
         }

@@ -8,6 +8,7 @@
 #include "sched/build.h"
 
 #define HKT__LEVELS_MAX 16 /* of two ranks each: HKT_RANKS_MAX */
+#define HKT__LEVEL_SPLIT_ABOVE 8 /* members that exchange with each other all at once */
 
 struct hkt__levels {
     int count;

@@ -106,11 +106,59 @@ static bool query_is_sound(const struct hkt_choice_query *query, const void *out
 
 /** What a communicator that is only thought of would choose by. */
 struct thought {
-    bool is_memory;
+    bool is_memory;                          /* all ranks share memory */
+    struct hkt__site site;                   /* owned; args.site points to it */
     struct hkt__select_args args;
     struct hkt__prices prices;
     struct hkt__tune *tune;                  /* owned; args.tuned points into it */
 };
+
+/** The machines that the query names, or one. */
+static enum hkt_status find_site(const struct hkt_choice_query *query, struct hkt__site *out_site)
+{
+    struct hkt__topo_place *places = hkt__calloc((size_t)query->nranks, sizeof *places);
+    enum hkt_status rc = HKT_OK;
+
+    if (places == NULL)
+        return hkt__fail(HKT_ERR_NOMEM, "no memory for the places of %d ranks", query->nranks);
+    if (query->topo != NULL)
+        rc = hkt__topo_places(query->topo, query->nodes, query->nranks, places);
+    if (rc == HKT_OK)
+        rc = hkt__site_make(places, query->nranks, out_site);
+    hkt__free(places);
+    return rc;
+}
+
+/** Prices for the machines of a query. */
+static void set_prices(const struct hkt_choice_query *query, const struct hkt__tp_caps *caps, struct thought *thought)
+{
+    struct hkt__prices *prices = &thought->prices;
+    struct hkt_topo_link link;
+
+    hkt__prices_init(prices, caps->latency_ns, caps->ns_per_byte, (caps->flags & HKT__TP_MEMORY) != 0, query->crowd);
+    if (thought->site.nhosts > 1) {
+        hkt__topo_host_link(query->topo, query->nodes[0], &link);
+        hkt__prices_net(prices, (double)link.bytes_per_s, (double)link.latency_ns);
+    }
+    if (thought->args.tuned != NULL)
+        memcpy(prices->price, thought->args.tuned->price, sizeof prices->price);
+    if (query->prices != NULL)
+        memcpy(prices->price, query->prices, sizeof prices->price);
+}
+
+/** The table of `hocket tune` that holds for a query; NULL: none. Those of this machine say nothing about others. */
+static const struct hkt__tune_table *find_table(const struct hkt_choice_query *query, const struct thought *thought)
+{
+    const int tuned = query->topo == NULL ? hkt__tune_find(thought->tune, query->transport) : -1;
+
+    return tuned >= 0 ? &thought->tune->tables[tuned] : NULL;
+}
+
+static void forget(struct thought *thought)
+{
+    hkt__site_fini(&thought->site);
+    hkt__free(thought->tune);
+}
 
 static enum hkt_status think(const struct hkt_choice_query *query, struct thought *out)
 {
@@ -120,28 +168,30 @@ static enum hkt_status think(const struct hkt_choice_query *query, struct though
 
     if (query->nranks < 1 || query->nranks > HKT_RANKS_MAX)
         return hkt__fail(HKT_ERR_INVALID, "%d ranks: there are 1 to %d", query->nranks, HKT_RANKS_MAX);
+    if (query->topo != NULL && query->nodes == NULL)
+        return hkt__fail(HKT_ERR_INVALID, "a query with a topology says on which node each rank runs");
+    *out = (struct thought){0};
     rc = hkt__settings_get(&settings);
     if (rc == HKT_OK)
         rc = find_caps(query->transport, &caps);
     if (rc == HKT_OK)
+        rc = find_site(query, &out->site);
+    if (rc == HKT_OK)
         rc = load_tune(settings, query->nranks, &out->tune);
-    if (rc < 0)
+    if (rc < 0) {
+        forget(out);
         return rc;
-    const int tuned = hkt__tune_find(out->tune, query->transport);
-    const bool is_memory = (caps.flags & HKT__TP_MEMORY) != 0;
+    }
+    const bool is_memory = (caps.flags & HKT__TP_MEMORY) != 0 && out->site.nhosts == 1;
 
     out->is_memory = is_memory;
     out->args = (struct hkt__select_args){
         .coll = query->coll, .nranks = query->nranks, .in_place = query->in_place, .bytes = query->bytes,
-        .direct_ok = is_memory, .user_ok = (caps.flags & HKT__TP_USER) != 0 || (is_memory && query->registered),
+        .direct_ok = is_memory, .user_ok = is_memory && ((caps.flags & HKT__TP_USER) != 0 || query->registered),
         .copy_ok = is_memory && settings->cma != 0, .ordered = settings->deterministic[0] != '\0',
         .slice_bytes = (size_t)settings->slice_bytes, .scratch_bytes = (size_t)settings->scratch_bytes,
-        .tuned = tuned >= 0 ? &out->tune->tables[tuned] : NULL};
-    hkt__prices_init(&out->prices, caps.latency_ns, caps.ns_per_byte, is_memory, query->crowd);
-    if (tuned >= 0)
-        memcpy(out->prices.price, out->args.tuned->price, sizeof out->prices.price);
-    if (query->prices != NULL)
-        memcpy(out->prices.price, query->prices, sizeof out->prices.price);
+        .site = &out->site, .tuned = find_table(query, out)};
+    set_prices(query, &caps, out);
     return HKT_OK;
 }
 
@@ -164,7 +214,7 @@ enum hkt_status hkt_plan_candidates(const struct hkt_choice_query *query, struct
         rc = weigh_all(&weighing, out_candidates, capacity, out_count);
         hkt__work_table_destroy(table);
     }
-    hkt__free(thought.tune);
+    forget(&thought);
     return rc;
 }
 
@@ -179,7 +229,7 @@ enum hkt_status hkt_plan_bound(const struct hkt_choice_query *query, struct hkt_
     if (rc < 0)
         return hkt__error_context(rc, "hkt_plan_bound");
     hkt__bound(&thought.args, &thought.prices, thought.is_memory, out_bound);
-    hkt__free(thought.tune);
+    forget(&thought);
     return HKT_OK;
 }
 
@@ -193,7 +243,7 @@ enum hkt_status hkt_comm_candidates(struct hkt_comm *comm, const struct hkt_choi
         .direct_ok = comm->routes.all_memory,
         .user_ok = comm->routes.all_user || (comm->routes.all_memory && query->registered),
         .copy_ok = comm->routes.all_copy, .ordered = comm->options.ordered, .slice_bytes = comm->options.slice_bytes,
-        .scratch_bytes = comm->env.scratch_bytes, .tuned = hkt__comm_tuned(comm)};
+        .scratch_bytes = comm->env.scratch_bytes, .site = &comm->site, .tuned = hkt__comm_tuned(comm)};
     struct hkt__prices prices = comm->routes.prices;
     const struct weighing weighing = {&args, &prices, comm->work, comm->options.forced[query->coll]};
 

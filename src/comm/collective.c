@@ -14,17 +14,25 @@ static const struct hkt__user_op *user_op(const struct hkt__call *call)
     return (int)call->op >= HKT_OP_USER ? &call->comm->user_ops[(int)call->op - HKT_OP_USER] : NULL;
 }
 
-/** Displacements of packed blocks, in the communicator's own memory. */
-static enum hkt_status pack_displs(struct hkt_comm *comm, const size_t *counts, size_t **out_displs)
+/* In the communicator's own memory, [nranks] each. */
+enum { DISPLS_PACKED, COUNTS_SORTED, DISPLS_SORTED, DISPLS_ARRAYS };
+
+static enum hkt_status reserve_displs(struct hkt_comm *comm)
 {
     if (comm->displs == NULL)
-        comm->displs = hkt__calloc((size_t)comm->nranks, sizeof(size_t));
-    if (comm->displs == NULL)
-        return hkt__fail(HKT_ERR_NOMEM, "no memory for displacements of %d ranks", comm->nranks);
-    for (int i = 0, first = 1; i < comm->nranks; i++, first = 0)
+        comm->displs = hkt__calloc((size_t)comm->nranks * DISPLS_ARRAYS, sizeof(size_t));
+    return comm->displs != NULL ? HKT_OK
+                                : hkt__fail(HKT_ERR_NOMEM, "no memory for displacements of %d ranks", comm->nranks);
+}
+
+static enum hkt_status pack_displs(struct hkt_comm *comm, const size_t *counts, size_t **out_displs)
+{
+    const enum hkt_status rc = reserve_displs(comm);
+
+    for (int i = 0, first = 1; i < comm->nranks && rc == HKT_OK; i++, first = 0)
         comm->displs[i] = first ? 0 : comm->displs[i - 1] + counts[i - 1];
     *out_displs = comm->displs;
-    return HKT_OK;
+    return rc;
 }
 
 static enum hkt_status bind_blocks(struct hkt__collective *work, struct hkt__grid *grid)
@@ -54,6 +62,33 @@ static enum hkt_status bind_blocks(struct hkt__collective *work, struct hkt__gri
         grid->counts[1] = &work->own_count;
     }
     return rc;
+}
+
+/** Block v of the schedule is that of rank ranks[v]: say where it lies, and how large it is. */
+static enum hkt_status sort_blocks(const struct hkt__collective *work, const int32_t *ranks, struct hkt__grid *grid)
+{
+    struct hkt_comm *comm = work->call->comm;
+    const struct hkt__sched *shape = hkt__plan_shape(work->cached->plan);
+    const size_t n = (size_t)comm->nranks;
+    const enum hkt_status rc = reserve_displs(comm);
+
+    if (rc < 0 || n == 1)
+        return rc;
+    size_t *counts = comm->displs + COUNTS_SORTED * n, *displs = comm->displs + DISPLS_SORTED * n;
+
+    for (int buf = 0; buf < 2; buf++) { /* in all_to_all both are alike; elsewhere one has blocks of all ranks */
+        if (shape->blocks[buf] != comm->nranks)
+            continue;
+        const size_t *old_counts = grid->counts[buf], *old_displs = grid->displs[buf];
+
+        for (size_t v = 0; v < n; v++) {
+            counts[v] = old_counts != NULL ? old_counts[ranks[v]] : grid->count;
+            displs[v] = old_displs != NULL ? old_displs[ranks[v]] : (size_t)ranks[v] * grid->count;
+        }
+        grid->counts[buf] = old_counts != NULL ? counts : NULL;
+        grid->displs[buf] = displs;
+    }
+    return HKT_OK;
 }
 
 /** Memory for the multiplied input of a pre-multiplied sum that may not go into the output. */
@@ -125,7 +160,10 @@ enum hkt_status hkt__collective_start(struct hkt__collective *work, struct hkt__
         bind->callback_arg = op->arg;
     }
     work->record = hkt__recorder_begin(&comm->recorder, &bind->stamp, prepared->algo->info.name, -1);
-    return hkt__coll_is_v(call->coll) ? bind_blocks(work, &bind->grid) : HKT_OK;
+    const int32_t *ranks = hkt__site_ranks(&comm->site, prepared->algo);
+
+    rc = hkt__coll_is_v(call->coll) ? bind_blocks(work, &bind->grid) : HKT_OK;
+    return rc == HKT_OK && ranks != NULL ? sort_blocks(work, ranks, &bind->grid) : rc;
 }
 
 /** While connections are missing: what has arrived on those that stand. Ranks that called something else may never open

@@ -98,12 +98,13 @@ static void choose_waits(struct hkt_comm *comm)
     hkt__wait_policy_init(&comm->options.wait, settings->spin, settings->yield, &place);
 }
 
-/** What moving things over the routes costs, as this rank sees it. */
+/** What moving things over the routes costs, as this rank sees it. Peers of other hosts have prices of their own. */
 static void price_routes(struct hkt_comm *comm)
 {
     struct hkt__routes *routes = &comm->routes;
     const double crowd = (double)comm->job->host_ranks / comm->job->cores;
-    double latency_ns = 0, ns_per_byte = 0;
+    struct hkt__tp_caps local = {0};
+    bool has_local = false, is_memory = true;
 
     routes->all_memory = routes->all_user = true;
     for (int r = 0; r < comm->nranks; r++) {
@@ -116,10 +117,16 @@ static void price_routes(struct hkt_comm *comm)
         tp->ops->query(tp, &caps);
         routes->all_memory &= (caps.flags & HKT__TP_MEMORY) != 0;
         routes->all_user &= (caps.flags & HKT__TP_USER) != 0;
-        latency_ns = caps.latency_ns > latency_ns ? caps.latency_ns : latency_ns;
-        ns_per_byte = caps.ns_per_byte > ns_per_byte ? caps.ns_per_byte : ns_per_byte;
+        if (hkt__site_link(&comm->site, comm->rank, r).is_net)
+            continue;
+        has_local = true;
+        is_memory &= (caps.flags & HKT__TP_MEMORY) != 0;
+        local.latency_ns = caps.latency_ns > local.latency_ns ? caps.latency_ns : local.latency_ns;
+        local.ns_per_byte = caps.ns_per_byte > local.ns_per_byte ? caps.ns_per_byte : local.ns_per_byte;
     }
-    hkt__prices_init(&routes->prices, latency_ns, ns_per_byte, routes->all_memory, crowd);
+    if (!has_local) /* nobody pays these prices, unless other hosts have more ranks: memory's */
+        hkt__transport_get(0)->query(NULL, &local);
+    hkt__prices_init(&routes->prices, local.latency_ns, local.ns_per_byte, is_memory, crowd);
     choose_waits(comm);
     label_routes(comm);
     routes->tuned = hkt__tune_find(comm->job->tune, routes->label);
@@ -295,24 +302,19 @@ static enum hkt_status read_options(struct hkt_comm *comm, const struct hkt_conf
     return hkt__algo_list_parse(c->algo != NULL ? c->algo : settings->algo, options->forced);
 }
 
-/** Ranks per host and hosts, when each host has as many ranks as the next and they are numbered host by host. */
-static void find_levels(struct hkt_comm *comm)
+/** Orders and groups, from the places of the members. */
+static enum hkt_status find_site(struct hkt_comm *comm)
 {
-    const uint64_t *hosts = comm->job->hosts;
-    int size = 1;
+    struct hkt__topo_place *places = hkt__calloc((size_t)comm->nranks, sizeof *places);
 
-    while (size < comm->nranks && hosts[comm->job_ranks[size]] == hosts[comm->job_ranks[0]])
-        size++;
-    if (size == 1 || size == comm->nranks || comm->nranks % size != 0)
-        return;
-    for (int r = 0; r < comm->nranks; r++) {
-        const bool is_first = r % size == 0;
-        const bool same = r > 0 && hosts[comm->job_ranks[r]] == hosts[comm->job_ranks[r - 1]];
+    if (places == NULL)
+        return hkt__fail(HKT_ERR_NOMEM, "no memory for the places of %d ranks", comm->nranks);
+    for (int r = 0; r < comm->nranks; r++)
+        places[r] = comm->job->places[comm->job_ranks[r]];
+    const enum hkt_status rc = hkt__site_make(places, comm->nranks, &comm->site);
 
-        if (r > 0 && same == is_first)
-            return;
-    }
-    comm->levels = (struct hkt__levels){.count = 2, .sizes = {size, comm->nranks / size}};
+    hkt__free(places);
+    return rc;
 }
 
 static enum hkt_status allocate(struct hkt_comm *comm, const struct hkt__comm_params *params)
@@ -330,7 +332,10 @@ static enum hkt_status allocate(struct hkt_comm *comm, const struct hkt__comm_pa
         comm->plans.table == NULL || comm->prepared == NULL || comm->user_ops == NULL)
         return hkt__fail(HKT_ERR_NOMEM, "no memory for a communicator of %d ranks", comm->nranks);
     memcpy(comm->job_ranks, params->job_ranks, n * sizeof(int32_t));
-    find_levels(comm);
+    enum hkt_status rc = find_site(comm);
+
+    if (rc < 0)
+        return rc;
     comm->env.nranks = comm->nranks;
     comm->env.rank = comm->rank;
     comm->env.lanes = HKT__COMM_LANES;
@@ -340,8 +345,7 @@ static enum hkt_status allocate(struct hkt_comm *comm, const struct hkt__comm_pa
     if (comm->env.scratch == NULL)
         return hkt__fail(HKT_ERR_NOMEM, "no memory for %zu bytes of scratch (HOCKET_SCRATCH_BYTES)",
                          comm->env.scratch_bytes);
-    enum hkt_status rc = hkt__run_create(&comm->env, &comm->run);
-
+    rc = hkt__run_create(&comm->env, &comm->run);
     if (rc == HKT_OK)
         rc = hkt__work_table_create(&comm->work);
     return rc < 0 ? rc : hkt__recorder_init(&comm->recorder, comm->job->settings->recorder);
@@ -396,6 +400,7 @@ void hkt__comm_free(struct hkt_comm *comm)
     hkt__plans_fini(&comm->plans);
     hkt__run_destroy(comm->run);
     hkt__work_table_destroy(comm->work);
+    hkt__site_fini(&comm->site);
     hkt__recorder_fini(&comm->recorder);
     for (int t = 0; t < HKT__TRANSPORTS_MAX; t++)
         if (comm->routes.doms[t] != NULL)

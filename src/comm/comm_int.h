@@ -5,11 +5,11 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-#include "algos/levels.h"
 #include "algos/registry.h"
 #include "comm/job.h"
 #include "comm/recorder.h"
 #include "cost/select.h"
+#include "cost/site.h"
 #include "exec/exec.h"
 #include "exec/wait.h"
 #include "hocket/coll.h"
@@ -77,7 +77,7 @@ struct hkt__routes {
     bool all_memory, all_user;               /* every peer's window, every peer's memory is addressable */
     bool all_copy;                           /* every rank can copy from and to every peer's memory */
     struct hkt__tp *memory_tp;               /* the one that serves windows; NULL unless all_memory */
-    struct hkt__prices prices;               /* of the slowest transport in use: the first member's count for all */
+    struct hkt__prices prices;               /* within hosts of the slowest transport in use: the first member's for all */
     char label[32];                          /* the transports in use: "shm", "shm+tcp" */
     int tuned;                               /* index of job->tune's table for them; -1: none. The first member's, too */
 };
@@ -99,7 +99,7 @@ struct hkt_comm {
     _Atomic int is_open;                     /* release O1 when the routes are made, acquire O2 before waking them */
     int rank, nranks;
     int32_t *job_ranks;                      /* [nranks] */
-    struct hkt__levels levels;               /* ranks per host, hosts; count 0: one host, or uneven */
+    struct hkt__site site;                   /* where the ranks run: orders and groups */
     struct hkt__comm_options options;
     struct hkt__routes routes;
     struct hkt__exec_env env;
@@ -113,7 +113,7 @@ struct hkt_comm {
     struct hkt__user_op *user_ops;           /* [HKT__USER_OPS_MAX] */
     struct hkt__registered *registered;      /* memory that peers can address: memory.c */
     struct hkt__p2p *p2p;                    /* point-to-point state, made at first use */
-    size_t *displs;                          /* packed displacements of the current v-variant; made at first use */
+    size_t *displs;                          /* where blocks of the current call lie: collective.c; made at first use */
     void *temp;                              /* input of pre-multiplied sums that have no output to hold it; kept */
     size_t temp_bytes;
     uint32_t op_seq;                         /* collectives started */

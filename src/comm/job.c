@@ -14,31 +14,15 @@
 #include "core/clock.h"
 #include "core/log.h"
 #include "core/mem.h"
-#include "core/siphash.h"
 
 /** What each rank tells all others about itself. */
 struct introduction {
     int32_t status;                       /* < 0: this rank cannot go on */
     char text[256];                       /* why */
-    uint64_t host;                        /* equal on ranks of one host */
+    struct hkt__topo_place place;         /* host, package, NUMA node, cache, core */
     uint32_t blob_bytes[HKT__TRANSPORTS_MAX];
     cpu_set_t cpus;
 };
-
-static uint64_t host_identity(void)
-{
-    static const unsigned char key[16] = "hocket host key";
-    char text[512] = "";
-    FILE *file = fopen("/proc/sys/kernel/random/boot_id", "re");
-    size_t used = 0;
-
-    if (file != NULL) {
-        used = fread(text, 1, 64, file);
-        fclose(file);
-    }
-    gethostname(text + used, sizeof text - used - 1);
-    return hkt__siphash(key, text, strlen(text));
-}
 
 static enum hkt_status open_transports(struct hkt__job *job, const struct hkt__boot_id *id, const char *allowed)
 {
@@ -78,15 +62,16 @@ static enum hkt_status check_introductions(const struct introduction *all, int n
     return HKT_OK;
 }
 
-static void count_host(struct hkt__job *job, const struct introduction *all)
+/** Where all ranks run; how many of them on this host, on how many cores. */
+static void take_places(struct hkt__job *job, const struct introduction *all)
 {
     cpu_set_t cpus;
 
     CPU_ZERO(&cpus);
     job->host_ranks = 0;
     for (int r = 0; r < job->nranks; r++) {
-        job->hosts[r] = all[r].host;
-        if (all[r].host != all[job->rank].host)
+        job->places[r] = all[r].place;
+        if (all[r].place.host != all[job->rank].place.host)
             continue;
         job->host_ranks++;
         CPU_OR(&cpus, &cpus, &all[r].cpus);
@@ -97,10 +82,11 @@ static void count_host(struct hkt__job *job, const struct introduction *all)
 static enum hkt_status introduce(struct hkt__job *job, enum hkt_status status, struct introduction *all,
                                  unsigned char *blobs)
 {
-    struct introduction own = {.status = status, .host = host_identity()};
+    struct introduction own = {.status = status};
     unsigned char *blob = blobs + (size_t)job->rank * HKT__TRANSPORTS_MAX * HKT__TP_BLOB_MAX;
     enum hkt_status rc;
 
+    hkt__topo_place_here(&own.place);
     if (sched_getaffinity(0, sizeof own.cpus, &own.cpus) != 0)
         CPU_ZERO(&own.cpus);
     for (int t = 0; t < job->ntransports && own.status >= 0; t++) {
@@ -226,7 +212,7 @@ static enum hkt_status set_up_transports(struct hkt__job *job, const struct hkt_
     rc = introduce(job, open_transports(job, id, allowed), all, blobs);
     if (rc < 0)
         goto free_all;
-    count_host(job, all);
+    take_places(job, all);
     rc = hkt__job_share_tune(job);
     if (rc < 0)
         goto free_all;
@@ -254,7 +240,7 @@ static void job_destroy(struct hkt__job *job)
     hkt__free(job->tune);
     hkt__free(job->usable);
     hkt__free(job->lost);
-    hkt__free(job->hosts);
+    hkt__free(job->places);
     hkt__free(job);
 }
 
@@ -279,8 +265,8 @@ enum hkt_status hkt__job_create(const struct hkt__boot_id *id, int nranks, int r
     job->references = 1;
     job->usable = hkt__calloc((size_t)nranks, HKT__TRANSPORTS_MAX);
     job->lost = hkt__calloc((size_t)nranks, 1);
-    job->hosts = hkt__calloc((size_t)nranks, sizeof *job->hosts);
-    if (job->usable == NULL || job->lost == NULL || job->hosts == NULL) {
+    job->places = hkt__calloc((size_t)nranks, sizeof *job->places);
+    if (job->usable == NULL || job->lost == NULL || job->places == NULL) {
         rc = hkt__fail(HKT_ERR_NOMEM, "no memory for a job of %d ranks", nranks);
         goto destroy;
     }

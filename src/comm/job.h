@@ -9,6 +9,7 @@
 
 #include "comm/boot.h"
 #include "core/settings.h"
+#include "topology/order.h"
 #include "transport/transport.h"
 
 #define HKT__TRANSPORTS_MAX 8
@@ -22,7 +23,7 @@ struct hkt__job {
     struct hkt__boot *boot;              /* NULL: a job of one rank */
     const struct hkt__settings *settings;
     int rank, nranks;
-    uint64_t *hosts;                     /* [nranks]: equal for ranks of one host */
+    struct hkt__topo_place *places;      /* [nranks]: where each rank runs */
     int host_ranks, cores;               /* ranks on this host, cores they may use together */
     int ntransports;
     struct hkt__tp *tps[HKT__TRANSPORTS_MAX]; /* by preference; NULL: not usable here */

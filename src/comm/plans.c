@@ -18,23 +18,37 @@ static uint32_t plan_slot(uint64_t key)
 static enum hkt_status build_rank(const struct hkt_comm *comm, const struct hkt__algo *algo, int rank, int root,
                                   bool in_place, struct hkt__sched **out_sched)
 {
-    const struct hkt__algo_case c = {.nranks = comm->nranks, .rank = rank, .root = root, .in_place = in_place,
-                                     .levels = comm->levels.count > 0 ? &comm->levels : NULL};
+    const struct hkt__algo_case c = {.nranks = comm->nranks, .rank = hkt__site_number(&comm->site, algo, rank),
+                                     .root = hkt__site_number(&comm->site, algo, root), .in_place = in_place,
+                                     .levels = hkt__site_levels(&comm->site)};
 
     return hkt__algo_build_case(algo, &c, out_sched);
+}
+
+/** From numbers of the schedule to ranks (cost/site.h). Chunks keep theirs: the grid of a call says where they lie. */
+static void name_ranks(struct hkt__sched *sched, const int32_t *ranks)
+{
+    sched->rank = ranks[sched->rank];
+    sched->root = ranks[sched->root];
+    for (int32_t i = 0; i < sched->nsteps; i++)
+        if (sched->steps[i].peer >= 0)
+            sched->steps[i].peer = ranks[sched->steps[i].peer];
+    for (int32_t i = 0; i < sched->nargs; i++)
+        sched->args[i].rank = ranks[sched->args[i].rank];
 }
 
 /** HOCKET_VERIFY: prove the schedules of all ranks before this rank runs its own. */
 static enum hkt_status verify_all(const struct hkt_comm *comm, const struct hkt__algo *algo, int root, bool in_place)
 {
     struct hkt__sched **scheds = hkt__calloc((size_t)comm->nranks, sizeof(struct hkt__sched *));
+    const int32_t *ranks = hkt__site_ranks(&comm->site, algo);
     struct hkt_verify_report report;
     enum hkt_status rc = HKT_OK;
 
     if (scheds == NULL)
         return hkt__fail(HKT_ERR_NOMEM, "no memory to verify %s", algo->info.name);
     for (int r = 0; r < comm->nranks && rc == HKT_OK; r++) {
-        rc = build_rank(comm, algo, r, root, in_place, &scheds[r]);
+        rc = build_rank(comm, algo, ranks != NULL ? ranks[r] : r, root, in_place, &scheds[r]);
         if (rc == HKT_OK)
             rc = hkt__lower(scheds[r]);
     }
@@ -49,6 +63,7 @@ static enum hkt_status verify_all(const struct hkt_comm *comm, const struct hkt_
 static enum hkt_status build_plan(struct hkt_comm *comm, const struct hkt__algo *algo, int root, bool in_place,
                                   struct hkt__plan **out_plan)
 {
+    const int32_t *ranks = hkt__site_ranks(&comm->site, algo);
     struct hkt__sched *sched;
     enum hkt_status rc = comm->job->settings->verify ? verify_all(comm, algo, root, in_place) : HKT_OK;
 
@@ -58,6 +73,8 @@ static enum hkt_status build_plan(struct hkt_comm *comm, const struct hkt__algo 
     if (rc < 0)
         return rc;
     rc = hkt__lower(sched);
+    if (ranks != NULL)
+        name_ranks(sched, ranks);
     /* A rank alone touches nobody's memory, and has no window. */
     if (rc == HKT_OK)
         rc = hkt__plan_create(sched, comm->nranks > 1 && algo->info.needs_direct, comm->nranks > 1 && algo->user_direct,

@@ -63,7 +63,8 @@ static struct hkt__select_args select_args(const struct hkt__call *call)
         .direct_ok = comm->routes.all_memory, .user_ok = comm->routes.all_user || call->registered,
         .copy_ok = comm->routes.all_copy, .ordered = comm->options.ordered,
         .bytes = hkt__vector_elems(call) * hkt_dtype_size(call->dtype),
-        .slice_bytes = comm->options.slice_bytes, .scratch_bytes = comm->env.scratch_bytes, .tuned = hkt__comm_tuned(comm)};
+        .slice_bytes = comm->options.slice_bytes, .scratch_bytes = comm->env.scratch_bytes, .site = &comm->site,
+        .tuned = hkt__comm_tuned(comm)};
 }
 
 static enum hkt_status choose(const struct hkt__call *call, struct hkt__choice *out_choice)

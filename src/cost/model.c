@@ -6,7 +6,8 @@
 #include <unistd.h>
 
 #define SCRATCH_INSTANCES 4 /* as the executor's (exec/exec.h), which this layer does not see */
-#define PEER_SHARE 0.05     /* every peer more is more to look at and to be kept waiting by (fitted) */
+#define PEER_SHARE 0.05     /* every peer more is more to look at and to be kept waiting by (fitted, for up to 8) */
+#define PEERS_FITTED 8.0
 #define INLINE_BYTES 32.0   /* go with a message's header (HKT__ROOM_MIN, transport/transport.h) */
 
 const struct hkt__price_info hkt__price_infos[HKT__PRICE_COUNT] = {
@@ -57,6 +58,14 @@ void hkt__prices_init(struct hkt__prices *prices, double latency_ns, double ns_p
         prices->price[HKT__PRICE_SEND_L2 + level] = ns_per_byte * send[level];
         prices->price[HKT__PRICE_RECEIVE_L2 + level] = ns_per_byte * receive[level];
     }
+}
+
+void hkt__prices_net(struct hkt__prices *prices, double bytes_per_s, double latency_ns)
+{
+    if (bytes_per_s > 0)
+        prices->price[HKT__PRICE_NET_WIRE] = 1e9 / bytes_per_s;
+    if (latency_ns > 0) /* up and down; the rest is the system's: interrupt and wakeup, about 7 us of the default */
+        prices->price[HKT__PRICE_NET_ROUND] = 7000 + 2 * latency_ns;
 }
 
 /** Shares of a call's bytes by level. Between half a cache and twice it some of the data is found there. */
@@ -122,6 +131,9 @@ static void add_work(double *amounts, const struct hkt__work *work, double n, do
     amounts[rates->far ? HKT__PRICE_FAR_ACCESS : HKT__PRICE_ACCESS] += times * work->accesses;
     add_bytes(amounts, HKT__PRICE_SEND_L2, times * n * work->sent, rates);
     add_bytes(amounts, HKT__PRICE_RECEIVE_L2, times * n * work->received, rates);
+    amounts[HKT__PRICE_NET_MESSAGE] += times * work->net_messages;
+    add_bytes(amounts, HKT__PRICE_NET_SEND_L2, times * n * work->net_sent, rates);
+    add_bytes(amounts, HKT__PRICE_NET_RECEIVE_L2, times * n * work->net_received, rates);
     add_bytes(amounts, HKT__PRICE_COPY_L2, times * n * work->copied, rates);
     add_bytes(amounts, HKT__PRICE_REDUCE_L2, times * n * work->reduced, rates);
     add_bytes(amounts, HKT__PRICE_FRESH_L2, times * n * work->fresh, rates);
@@ -158,16 +170,19 @@ static void consider(struct dearest *dearest, double *amounts)
 
 /** Waiting for messages one after the other. Where ranks share cores each must have its turn once; of further rounds every
  *  other one is found done when the turn comes (fitted: a ring's 6 rounds cost twice what 2 cost). */
-static void add_waits(double *amounts, const struct hkt__prices *prices, double rounds)
+static void add_waits(double *amounts, const struct hkt__prices *prices, const struct hkt__waits *waits)
 {
-    amounts[HKT__PRICE_ROUND] += rounds;
+    const double rounds = waits->rounds + waits->net_rounds;
+
+    amounts[HKT__PRICE_ROUND] += waits->rounds;
+    amounts[HKT__PRICE_NET_ROUND] += waits->net_rounds;
     if (prices->crowd > 1 && rounds > 0)
         amounts[HKT__PRICE_SWITCH] += prices->crowd * (1 + rounds / 2);
 }
 
-/** One slice of n bytes, whichever rank is busiest, or all together where they share cores. */
-static void consider_ranks(struct dearest *dearest, const struct hkt__profile *profile, double n, double rounds,
-                           const struct rates *rates)
+/** One slice of n bytes, whichever rank is busiest, or all together where they share cores or the link of their host. */
+static void consider_ranks(struct dearest *dearest, const struct hkt__profile *profile, double n,
+                           const struct hkt__waits *waits, const struct rates *rates)
 {
     const double crowd = dearest->prices->crowd;
 
@@ -176,8 +191,15 @@ static void consider_ranks(struct dearest *dearest, const struct hkt__profile *p
 
         /* Where paths are known, a single rank's waits are on its path. */
         if (i < 0 || profile->npaths == 0)
-            add_waits(amounts, dearest->prices, rounds);
+            add_waits(amounts, dearest->prices, waits);
         add_work(amounts, i < 0 ? &profile->mean : &profile->looks[i], n, i < 0 ? crowd : 1, rates);
+        consider(dearest, amounts);
+    }
+    if (profile->wire > 0) {
+        double amounts[HKT__PRICE_COUNT] = {0};
+
+        add_waits(amounts, dearest->prices, waits);
+        amounts[HKT__PRICE_NET_WIRE] += n * profile->wire;
         consider(dearest, amounts);
     }
 }
@@ -187,8 +209,9 @@ static void consider_paths(struct dearest *dearest, const struct hkt__profile *p
     for (int32_t i = 0; i < profile->npaths; i++) {
         double amounts[HKT__PRICE_COUNT] = {0};
 
-        add_waits(amounts, dearest->prices, profile->paths[i].rounds);
+        add_waits(amounts, dearest->prices, &profile->paths[i].waits);
         add_work(amounts, &profile->paths[i].work, n, 1, rates);
+        amounts[HKT__PRICE_NET_WIRE] += n * profile->paths[i].work.net_received;
         consider(dearest, amounts);
     }
 }
@@ -197,17 +220,18 @@ void hkt__model_amounts(const struct hkt__profile *profile, const struct hkt__pr
                         const struct hkt__model_args *args, double out_amounts[HKT__PRICE_COUNT])
 {
     const double slices = count_slices(profile, args), n = (double)args->bytes / slices;
-    const double rounds = profile->npaths > 0 ? profile->paths[0].rounds : profile->rounds;
-    const double wait = profile->wait, burden = 1 + PEER_SHARE * (profile->peers > 1 ? profile->peers - 1 : 0);
+    static const struct hkt__waits none = {0, 0};
+    const struct hkt__waits *waits = profile->npaths > 0 ? &profile->paths[0].waits : &profile->waits;
+    const double wait = profile->wait, burden = 1 + PEER_SHARE * (fmax(1, fmin(profile->peers, PEERS_FITTED)) - 1);
     struct dearest first = {.prices = prices, .ns = -1}, rest = {.prices = prices, .ns = -1};
     struct rates rates = {.far = args->far};
 
     find_levels(prices, args->touched * (double)args->bytes, rates.share);
-    consider_ranks(&rest, profile, n, 0, &rates);
-    consider_ranks(&first, profile, n, rounds, &rates);
+    consider_ranks(&rest, profile, n, &none, &rates);
+    consider_ranks(&first, profile, n, waits, &rates);
     consider_paths(&first, profile, n, &rates);
     for (int i = 0; i < HKT__PRICE_COUNT; i++)
-        out_amounts[i] = burden * (wait * first.amounts[i] + (slices - wait) * rest.amounts[i]);
+        out_amounts[i] = (i == HKT__PRICE_NET_WIRE ? 1 : burden) * (wait * first.amounts[i] + (slices - wait) * rest.amounts[i]);
     out_amounts[HKT__PRICE_CALL] += 1;
 }
 

@@ -1,6 +1,7 @@
 /* The cost model: what a call should take. It is a sum of amounts times prices (prices.h):
  *   a call, and for its first slice the critical path of the schedule: rounds of waiting, messages, steps, bytes by what
  *   happens to them; for every further slice the busiest rank alone, since slices overlap;
+ *   between hosts, no less than the link of the busiest host takes for what all its ranks send;
  *   where ranks outnumber cores (crowd > 1) work adds up: crowd times the mean rank, if that is more, and ranks switch.
  * Bytes are priced by how much memory the call touches: second-level cache, last-level cache, memory. */
 #ifndef HOCKET_COST_MODEL_H
@@ -16,8 +17,12 @@ struct hkt__prices {
     double l2_bytes, llc_bytes;           /* one core's, and the last level */
 };
 
-/** Defaults for a transport that moves a frame in latency_ns and a byte in ns_per_byte; memory or network. */
+/** Defaults for ranks of a host whose transport moves a frame in latency_ns and a byte in ns_per_byte, through memory or
+ *  sockets. What is between hosts has defaults of its own (prices.h). */
 void hkt__prices_init(struct hkt__prices *prices, double latency_ns, double ns_per_byte, bool is_memory, double crowd);
+
+/** A network that is described: of the link of each host, 0: not known. */
+void hkt__prices_net(struct hkt__prices *prices, double bytes_per_s, double latency_ns);
 
 struct hkt__model_args {
     size_t bytes;                         /* n */

@@ -6,8 +6,11 @@
 
 #include "cost/work.h"
 
-/** Fill profile->paths: for small messages (waiting counts most) and for large ones (bytes do). None where the schedules
- *  are too large to be worth it. */
-HKT_NODISCARD enum hkt_status hkt__path_find(struct hkt__sched *const *scheds, int nranks, struct hkt__profile *profile);
+#define HKT__PATH_STEPS_MAX 24576 /* of all ranks together: more are not worth the time */
+
+/** Fill profile->paths: for small messages (waiting counts most) and for large ones (bytes do). None where there are more
+ *  steps than that. */
+HKT_NODISCARD enum hkt_status hkt__path_find(const struct hkt__footing *footing, struct hkt__sched *const *scheds, int nranks,
+                                             struct hkt__profile *profile);
 
 #endif

@@ -10,6 +10,15 @@
     X(ID##_LLC, name "_llc_ns_per_byte", llc, help ": in the last-level cache")                                        \
     X(ID##_MEMORY, name "_memory_ns_per_byte", memory, help ": in memory")
 
+/* Between hosts. Defaults: sockets as on the loopback (model.c), over a link of 10 Gbit/s whose message is 10 us on its way:
+ * interrupt, wakeup, wire. */
+#define HKT__NET_TABLE(X)                                                                                              \
+    X(NET_ROUND, "net_round_ns", 10000, "a message on its way to another host, its receiver waiting")                  \
+    X(NET_MESSAGE, "net_message_ns", 2100, "a message between hosts, at either end: time of the core")                 \
+    X(NET_WIRE, "net_wire_ns_per_byte", 0.8, "on the link of a host, which its ranks share")                           \
+    HKT__LEVELS(X, NET_SEND, "net_send", 0.15, 0.23, 0.23, "sent to another host: time of the core")                   \
+    HKT__LEVELS(X, NET_RECEIVE, "net_receive", 0.13, 0.18, 0.18, "received from another host: time of the core")
+
 /* X(ID, name, default, help). Defaults: fitted by `hocket tune` on a 2-core virtual Xeon (2 MiB second-level cache, shared
  * last level) for 2 and 4 ranks, 2026-11; ratios carry over to other machines better than the figures. */
 #define HKT__PRICES_TABLE(X)                                                                                           \
@@ -28,7 +37,8 @@
     HKT__LEVELS(X, FRESH, "fresh", 0.08, 0.107, 0.14, "written for peers to read, or read so")                         \
     HKT__LEVELS(X, DIRECT, "direct", 0.0235, 0.062, 0.1, "else read or written in memory of a peer")                   \
     HKT__LEVELS(X, FAR, "far", 0.067, 0.185, 0.25, "read from a peer by a system call")                                \
-    HKT__LEVELS(X, FAR_WRITE, "far_write", 0.13, 0.23, 0.3, "written to a peer by a system call")
+    HKT__LEVELS(X, FAR_WRITE, "far_write", 0.13, 0.23, 0.3, "written to a peer by a system call")                      \
+    HKT__NET_TABLE(X)
 
 enum hkt__price {
 #define HKT__PRICE_ENUM(ID, name, fallback, help) HKT__PRICE_##ID,

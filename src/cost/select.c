@@ -4,6 +4,8 @@
 #include "core/error.h"
 #include "core/mem.h"
 
+#define TIE 0.01
+
 /** Profiles by registry row and placement, made when first asked for. */
 struct hkt__work_table {
     struct entry {
@@ -50,6 +52,8 @@ const char *hkt__unfit(const struct hkt__algo *algo, const struct hkt__select_ar
         return "needs memory that all peers can address (ranks of one host, over shm or threads)";
     if (args->ordered && !algo->ordered && reduces(algo->info.coll))
         return "does not sum in rank order (HOCKET_DETERMINISTIC=rank_order)";
+    if (algo->by_groups && args->site != NULL && args->site->uneven[0] != '\0')
+        return args->site->uneven;
     return algo->restriction == NULL ? "" : algo->restriction(args->nranks, args->in_place);
 }
 
@@ -63,7 +67,7 @@ static enum hkt_status find_profile(const struct hkt__algo *algo, const struct h
     if (entry->profile == NULL)
         return hkt__fail(HKT_ERR_NOMEM, "no memory for the costs of %s", algo->info.name);
     if (entry->nranks != args->nranks) {
-        const enum hkt_status rc = hkt__profile_make(algo, args->nranks, args->in_place, entry->profile);
+        const enum hkt_status rc = hkt__profile_make(algo, args->site, args->nranks, args->in_place, entry->profile);
 
         if (rc < 0)
             return rc;
@@ -124,6 +128,14 @@ const struct hkt__tune_row *hkt__select_tuned(const struct hkt__select_args *arg
     return NULL;
 }
 
+/** Is a row better than the best so far? Predictions that are nearly alike are: then what was made for the groups is taken. */
+static bool is_better(const struct hkt__select_args *args, const struct hkt__algo *algo, double ns, double best_ns)
+{
+    const bool has_groups = args->site != NULL && args->site->nhosts > 1 && args->site->levels.count > 0;
+
+    return ns < (has_groups && algo->by_groups ? best_ns * (1 + TIE) : best_ns);
+}
+
 enum hkt_status hkt__select(const struct hkt__select_args *args, const struct hkt__prices *prices,
                             struct hkt__work_table *table, struct hkt__choice *out_choice)
 {
@@ -141,7 +153,7 @@ enum hkt_status hkt__select(const struct hkt__select_args *args, const struct hk
 
         if (rc < 0)
             return rc;
-        if (best == NULL || ns < best_ns) {
+        if (best == NULL || is_better(args, algo, ns, best_ns)) {
             best = algo;
             best_ns = ns;
         }

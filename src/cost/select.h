@@ -15,6 +15,7 @@ struct hkt__select_args {
     bool ordered;              /* reductions must sum in rank order */
     size_t bytes;              /* the collective's whole vector: count, or nranks * count, elements */
     size_t slice_bytes, scratch_bytes;
+    const struct hkt__site *site; /* where the ranks run; NULL: near each other */
     const struct hkt__tune_table *tuned; /* measured choices; NULL: none */
 };
 
@@ -23,7 +24,7 @@ struct hkt__choice {
     bool is_tuned;             /* by measurement, not by prediction */
 };
 
-/** What schedules cost in work, remembered: building them for every choice would take longer than the calls. */
+/** What schedules cost in work on one site, remembered: building them for every choice would take longer than the calls. */
 struct hkt__work_table;
 HKT_NODISCARD enum hkt_status hkt__work_table_create(struct hkt__work_table **out_table);
 void hkt__work_table_destroy(struct hkt__work_table *table);

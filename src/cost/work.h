@@ -3,8 +3,9 @@
 #ifndef HOCKET_COST_WORK_H
 #define HOCKET_COST_WORK_H
 
-#include "algos/registry.h"
+#include "cost/site.h"
 
+/* Within hosts; counts of what passes between caches are weighted by how far these are apart (site.h). */
 struct hkt__work {
     double messages;  /* sent and received, signals included */
     double parcels;   /* bytes that change hands in one piece: messages with bytes in them, operands in scratch of peers */
@@ -18,36 +19,51 @@ struct hkt__work {
     double read;      /* read from inputs of peers */
     double written;   /* written to memory of peers */
     double accesses;  /* operands read from or written to memory of peers: system calls, where it is copied */
+    double net_messages, net_sent, net_received; /* between hosts */
 };
+#define HKT__WORK_COUNTS 15
 
 #define HKT__PROFILE_LOOKS 16
 
 /** An algorithm for a number of ranks. */
 struct hkt__profile {
-    double rounds;                 /* messages that follow each other on the critical path (the registry's formula) */
+    struct hkt__waits {
+        double rounds, net_rounds; /* messages that follow each other, within hosts and between them */
+    } waits;                       /* on the critical path: counted, or by the registry's formula */
     int32_t nlooks;
     struct hkt__work looks[HKT__PROFILE_LOOKS]; /* of single ranks, no two alike: the busiest decides */
     struct hkt__work mean;         /* over the ranks looked at */
     double peers;                  /* that a rank exchanges messages with, on average */
     int32_t npaths;
     struct hkt__path {
-        double rounds;             /* messages on the path */
+        struct hkt__waits waits;   /* messages on the path */
         struct hkt__work work;     /* what is done along it, by whichever rank */
     } paths[2];                    /* critical paths of one slice: of small ones, of large ones. See path.h */
+    double wire;                   /* bytes / n that the busiest host sends to others, or receives, whichever is more */
     double wait;                   /* share of the waiting that is paid where calls follow each other */
     int32_t blocks, cuts, scratch_chunks; /* what slicing depends on */
 };
 
+/** What schedules are counted on: ranks[v] is the rank of number v, NULL: v itself. site NULL: all ranks are near. */
+struct hkt__footing {
+    const struct hkt__site *site;
+    const int32_t *ranks;
+};
+struct hkt__link hkt__footing_link(const struct hkt__footing *footing, int a, int b);
+
 /** Add one step of a schedule. */
-void hkt__work_add_step(const struct hkt__sched *sched, const struct hkt__step *step, struct hkt__work *work);
+void hkt__work_add_step(const struct hkt__footing *footing, const struct hkt__sched *sched, const struct hkt__step *step,
+                        struct hkt__work *work);
 /** Work of one rank's schedule. */
-void hkt__work_count(const struct hkt__sched *sched, struct hkt__work *out_work);
+void hkt__work_count(const struct hkt__footing *footing, const struct hkt__sched *sched, struct hkt__work *out_work);
+/** Blocks of the whole vector: the parts that the size of a collective is counted in. */
+int32_t hkt__vector_blocks(enum hkt_coll coll, int nranks);
 /** to += factor * work. */
 void hkt__work_add(struct hkt__work *to, const struct hkt__work *work, double factor);
 
-/** Looks at all ranks when there are few, else at a sample that is the same everywhere. Builds schedules: for the control
- *  plane. */
-HKT_NODISCARD enum hkt_status hkt__profile_make(const struct hkt__algo *algo, int nranks, bool in_place,
-                                                struct hkt__profile *out_profile);
+/** Looks at all ranks when there are few, else at a sample that is the same everywhere. site NULL: ranks near each other.
+ *  Builds schedules: for the control plane. */
+HKT_NODISCARD enum hkt_status hkt__profile_make(const struct hkt__algo *algo, const struct hkt__site *site, int nranks,
+                                                bool in_place, struct hkt__profile *out_profile);
 
 #endif

@@ -191,6 +191,19 @@ enum hkt_status hkt__topo_order(const struct hkt__topo_place *places, int nranks
     return HKT_OK;
 }
 
+enum hkt_status hkt__topo_places(const struct hkt_topo *topo, const int *nodes, int nranks,
+                                 struct hkt__topo_place *out_places)
+{
+    for (int r = 0; r < nranks; r++) {
+        if (nodes[r] < 0 || nodes[r] >= topo->nnodes)
+            return hkt__fail(HKT_ERR_INVALID, "rank %d is on node %d of %d", r, nodes[r], topo->nnodes);
+        hkt__topo_place_at(topo, nodes[r], &out_places[r]);
+        /* In a file hosts may have no id, and two of them the same. */
+        out_places[r].host = (uint64_t)hkt_topo_ancestor(topo, nodes[r], HKT_TOPO_HOST);
+    }
+    return HKT_OK;
+}
+
 enum hkt_status hkt_topo_order_create(const struct hkt_topo *topo, const int *nodes, int nranks,
                                       struct hkt_topo_order **out_order)
 {
@@ -202,16 +215,9 @@ enum hkt_status hkt_topo_order_create(const struct hkt_topo *topo, const int *no
     places = hkt__calloc((size_t)nranks, sizeof *places);
     if (places == NULL)
         return hkt__fail(HKT_ERR_NOMEM, "no memory to order %d ranks", nranks);
-    for (int r = 0; r < nranks; r++) {
-        if (nodes[r] < 0 || nodes[r] >= topo->nnodes) {
-            hkt__free(places);
-            return hkt__fail(HKT_ERR_INVALID, "rank %d is on node %d of %d", r, nodes[r], topo->nnodes);
-        }
-        hkt__topo_place_at(topo, nodes[r], &places[r]);
-        /* In a file hosts may have no id, and two of them the same. */
-        places[r].host = (uint64_t)hkt_topo_ancestor(topo, nodes[r], HKT_TOPO_HOST);
-    }
-    rc = hkt__topo_order(places, nranks, out_order);
+    rc = hkt__topo_places(topo, nodes, nranks, places);
+    if (rc == HKT_OK)
+        rc = hkt__topo_order(places, nranks, out_order);
     hkt__free(places);
     return rc;
 }

@@ -24,6 +24,12 @@ void hkt__topo_place_cpus(const struct hkt_topo *topo, int32_t host, const cpu_s
  *  machine cannot be read, only the host is known. */
 void hkt__topo_place_here(struct hkt__topo_place *out_place);
 
+/** Places of ranks on nodes of a graph. INVALID: no such node. */
+HKT_NODISCARD enum hkt_status hkt__topo_places(const struct hkt_topo *topo, const int *nodes, int nranks,
+                                               struct hkt__topo_place *out_places);
+/** What joins the host around a node to others; numbers that are not known are 0. */
+void hkt__topo_host_link(const struct hkt_topo *topo, int node, struct hkt_topo_link *out_link);
+
 /** The public order, opened. Groups of a level are numbered along the ring. */
 struct hkt_topo_order {
     int32_t nranks, nfactors;

@@ -62,6 +62,15 @@ void hkt__topo_place_here(struct hkt__topo_place *out_place)
     hkt_topo_destroy(topo);
 }
 
+void hkt__topo_host_link(const struct hkt_topo *topo, int node, struct hkt_topo_link *out_link)
+{
+    const int host = hkt_topo_ancestor(topo, node, HKT_TOPO_HOST);
+
+    *out_link = (struct hkt_topo_link){ .kind = HKT_TOPO_NETWORK };
+    if (host >= 0 && topo->nodes[host].uplink >= 0)
+        *out_link = topo->links[topo->nodes[host].uplink];
+}
+
 enum hkt_status hkt_topo_deal(const struct hkt_topo *topo, int nranks, enum hkt_topo_kind by, enum hkt_topo_deal deal,
                               int *out_nodes)
 {

@@ -27,7 +27,7 @@ static struct hkt__profile profile_of(enum hkt_coll coll, const char *name, int 
 {
     struct hkt__profile profile;
 
-    assert_int_equal(hkt__profile_make(find(coll, name), nranks, false, &profile), HKT_OK);
+    assert_int_equal(hkt__profile_make(find(coll, name), NULL, nranks, false, &profile), HKT_OK);
     return profile;
 }
 
@@ -50,7 +50,7 @@ static void ring_is_counted(void **state)
     near(ring.mean.reduced, 0.75);
     near(ring.mean.accesses, 0);
     assert_int_equal(ring.npaths, 2);
-    near(ring.paths[0].rounds, 6);
+    near(ring.paths[0].waits.rounds, 6);
     near(ring.paths[1].work.sent + ring.paths[1].work.received, 3); /* what one rank does is all on the path */
 }
 
@@ -63,7 +63,7 @@ static void recursive_doubling_is_counted(void **state)
     near(doubling.mean.sent, 2);
     near(doubling.mean.received, 2);
     near(doubling.mean.reduced, 2);
-    near(doubling.paths[0].rounds, 2);
+    near(doubling.paths[0].waits.rounds, 2);
 }
 
 static void two_shot_is_counted(void **state)
@@ -118,7 +118,7 @@ static void predictions_grow_with_bytes(void **state)
 
             if (algo->restriction != NULL && algo->restriction(ranks[r], false)[0] != '\0')
                 continue;
-            assert_int_equal(hkt__profile_make(algo, ranks[r], false, &profile), HKT_OK);
+            assert_int_equal(hkt__profile_make(algo, NULL, ranks[r], false, &profile), HKT_OK);
             for (int v = 0; v < 3; v++) {
                 double last = 0;
 
@@ -469,7 +469,7 @@ static void out_of_memory_is_reported(void **state)
     assert_int_equal(hkt__tune_print(text, "t.json", &here, table, &again), HKT_ERR_NOMEM);
     for (int64_t k = 1;; k++) {
         hkt__mem_fail_at(k);
-        const enum hkt_status rc = hkt__profile_make(find(HKT_ALL_REDUCE, "two_shot"), 4, false, &profile);
+        const enum hkt_status rc = hkt__profile_make(find(HKT_ALL_REDUCE, "two_shot"), NULL, 4, false, &profile);
 
         hkt__mem_fail_at(0);
         if (rc == HKT_OK)

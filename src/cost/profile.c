@@ -1,0 +1,274 @@
+/* The profile of an algorithm (work.h). With few ranks all are looked at and their critical path is found. With more a sample:
+ * ranks of the first host and of one in the middle, which tell what a host's link carries, and the last; then waits are those of
+ * the longest chain of receives within one rank, which is all there is to it where ranks do alike. Where they do not, as in
+ * trees, all schedules are run on paper after all, unless there are too many steps. */
+#include <string.h>
+
+#include "core/error.h"
+#include "core/mem.h"
+#include "cost/path.h"
+#include "sched/queues.h"
+
+#define NET_WAITS 60 /* a message between hosts, in messages within one: which chain is the longest */
+
+/** Whom to look at. */
+struct sample {
+    int number[HKT__PROFILE_LOOKS];  /* in the row's schedules */
+    int host[HKT__PROFILE_LOOKS];    /* 0, 1, ...: hosts in the sample, -1: none of them */
+    double weight[HKT__PROFILE_LOOKS]; /* ranks of the host that it stands for */
+    int count;
+};
+
+struct maker {
+    const struct hkt__algo *algo;
+    struct hkt__footing footing;
+    int nranks;
+    bool in_place;
+    struct sample sample;
+    struct hkt__sched *scheds[HKT__PROFILE_LOOKS];
+};
+
+/** Where there is a root, ranks that only give need not wait for the others: they run ahead, by a few frames or by the
+ *  instances of scratch. Not where peers use their very buffers. The shares are fitted, as prices are. */
+static double waiting_share(const struct hkt__algo *algo)
+{
+    const enum hkt_coll coll = algo->info.coll;
+    const bool is_rooted = coll == HKT_BROADCAST || coll == HKT_REDUCE || coll == HKT_GATHER || coll == HKT_SCATTER;
+
+    return !is_rooted || algo->user_direct ? 1 : algo->info.needs_direct ? 0.6 : 0.1;
+}
+
+/** Up to `most` ranks of a host, evenly. */
+static void sample_host(const struct maker *maker, int32_t host, int slot, int most, struct sample *sample)
+{
+    const struct hkt_topo_order *order = maker->footing.site->order;
+    const int32_t *first = order->first[HKT_TOPO_LEVEL_HOST];
+    const int members = first[host + 1] - first[host], looks = members < most ? members : most;
+
+    for (int i = 0; i < looks; i++) {
+        const int rank = order->ring[first[host] + (int)((int64_t)i * (members - 1) / (looks > 1 ? looks - 1 : 1))];
+
+        sample->number[sample->count] = hkt__site_number(maker->footing.site, maker->algo, rank);
+        sample->host[sample->count] = slot;
+        sample->weight[sample->count++] = (double)members / looks;
+    }
+}
+
+static void choose_sample(struct maker *maker)
+{
+    const struct hkt__site *site = maker->footing.site;
+    const int nhosts = site != NULL ? site->nhosts : 1;
+    struct sample *sample = &maker->sample;
+
+    if (maker->nranks > HKT__PROFILE_LOOKS && nhosts > 1) {
+        sample_host(maker, 0, 0, HKT__PROFILE_LOOKS / 2, sample);
+        sample_host(maker, nhosts / 2, 1, HKT__PROFILE_LOOKS / 2, sample);
+        return;
+    }
+    sample->count = maker->nranks < HKT__PROFILE_LOOKS ? maker->nranks : HKT__PROFILE_LOOKS;
+    for (int i = 0; i < sample->count; i++) {
+        /* The first ranks, the last, and some between. */
+        sample->number[i] = (int)((int64_t)i * (maker->nranks - 1) / (sample->count > 1 ? sample->count - 1 : 1));
+        const int rank = maker->footing.ranks != NULL ? maker->footing.ranks[sample->number[i]] : sample->number[i];
+
+        sample->host[i] = site != NULL && nhosts > 1 ? site->order->group[HKT_TOPO_LEVEL_HOST][rank] : -1;
+        sample->weight[i] = 1;
+    }
+}
+
+static enum hkt_status build(const struct maker *maker, int number, struct hkt__sched **out_sched)
+{
+    const struct hkt__site *site = maker->footing.site;
+    const struct hkt__algo_case c = {.nranks = maker->nranks, .rank = number, .root = 0, .in_place = maker->in_place,
+                                     .levels = hkt__site_levels(site)};
+
+    return hkt__algo_build_case(maker->algo, &c, out_sched);
+}
+
+/** Ranks that this one exchanges messages with; -1: no memory. */
+static int count_peers(const struct hkt__sched *sched)
+{
+    bool *seen = hkt__calloc((size_t)sched->nranks, sizeof *seen);
+    int count = 0;
+
+    if (seen == NULL)
+        return -1;
+    for (int32_t i = 0; i < sched->nsteps; i++) {
+        const int32_t peer = sched->steps[i].peer;
+
+        if (peer >= 0 && !seen[peer]) {
+            seen[peer] = true;
+            count++;
+        }
+    }
+    hkt__free(seen);
+    return count;
+}
+
+static void add_look(struct hkt__profile *profile, const struct hkt__work *work, int looks)
+{
+    hkt__work_add(&profile->mean, work, 1.0 / looks);
+    for (int32_t i = 0; i < profile->nlooks; i++)
+        if (memcmp(&profile->looks[i], work, sizeof *work) == 0)
+            return;
+    profile->looks[profile->nlooks++] = *work;
+}
+
+/** What the links of hosts carry. */
+static void find_wire(const struct maker *maker, const struct hkt__work *works, struct hkt__profile *profile)
+{
+    const struct sample *sample = &maker->sample;
+
+    for (int host = 0; host < HKT__PROFILE_LOOKS; host++) {
+        double sent = 0, received = 0;
+
+        for (int i = 0; i < sample->count; i++) {
+            sent += sample->host[i] == host ? sample->weight[i] * works[i].net_sent : 0;
+            received += sample->host[i] == host ? sample->weight[i] * works[i].net_received : 0;
+        }
+        profile->wire = sent > profile->wire ? sent : profile->wire;
+        profile->wire = received > profile->wire ? received : profile->wire;
+    }
+}
+
+static double length(const struct hkt__waits *waits)
+{
+    return waits->rounds + NET_WAITS * waits->net_rounds;
+}
+
+/** A chain of receives: what is waited for, and how many messages that is. */
+struct chain {
+    struct hkt__waits waits;
+    int32_t messages;
+};
+
+static void extend(struct chain *chain, const struct chain *by)
+{
+    if (length(&by->waits) > length(&chain->waits))
+        *chain = *by;
+}
+
+/** The longest chain of receives within one rank's schedule. */
+static enum hkt_status find_chain(const struct hkt__footing *footing, const struct hkt__sched *sched, struct chain *out_chain)
+{
+    struct hkt__queues queues;
+    enum hkt_status rc = hkt__queues_init(&queues, sched);
+    struct chain *ends = rc == HKT_OK ? hkt__calloc((size_t)sched->nsteps + 1, sizeof *ends) : NULL;
+    struct chain *last = rc == HKT_OK ? hkt__calloc((size_t)queues.count + 1, sizeof *last) : NULL;
+
+    if (rc == HKT_OK && (ends == NULL || last == NULL))
+        rc = hkt__fail(HKT_ERR_NOMEM, "no memory for the waits of %s", sched->algo);
+    for (int32_t i = 0; i < sched->nsteps && rc == HKT_OK; i++) {
+        const struct hkt__step *step = &sched->steps[i];
+
+        ends[i] = last[queues.of_step[i]];
+        for (int32_t d = 0; d < step->dep_count; d++)
+            extend(&ends[i], &ends[sched->deps[step->dep_first + d]]);
+        if (hkt__queue_kind(step) == HKT__QUEUE_RX) {
+            const struct hkt__link link = hkt__footing_link(footing, sched->rank, step->peer);
+
+            *(link.is_net ? &ends[i].waits.net_rounds : &ends[i].waits.rounds) += link.wait;
+            ends[i].messages++;
+        }
+        last[queues.of_step[i]] = ends[i];
+        extend(out_chain, &ends[i]);
+    }
+    hkt__free(ends);
+    hkt__free(last);
+    hkt__queues_fini(&queues);
+    return rc;
+}
+
+/** Run the schedules of all ranks on paper. */
+static enum hkt_status run_all(const struct maker *maker, struct hkt__profile *profile)
+{
+    struct hkt__sched **scheds = hkt__calloc((size_t)maker->nranks, sizeof(struct hkt__sched *));
+    enum hkt_status rc = HKT_OK;
+    int64_t steps = 0;
+
+    if (scheds == NULL)
+        return hkt__fail(HKT_ERR_NOMEM, "no memory for %d schedules", maker->nranks);
+    for (int i = 0; i < maker->nranks && rc == HKT_OK && steps <= HKT__PATH_STEPS_MAX; i++) {
+        rc = build(maker, i, &scheds[i]);
+        steps += rc == HKT_OK ? scheds[i]->nsteps : 0;
+    }
+    if (rc == HKT_OK && steps <= HKT__PATH_STEPS_MAX)
+        rc = hkt__path_find(&maker->footing, scheds, maker->nranks, profile);
+    for (int i = 0; i < maker->nranks; i++)
+        hkt__sched_destroy(scheds[i]);
+    hkt__free(scheds);
+    return rc;
+}
+
+/** Waits of a sample. */
+static enum hkt_status find_waits(const struct maker *maker, struct hkt__profile *profile)
+{
+    const double formula = maker->algo->rounds(maker->nranks);
+    struct chain longest = {{0, 0}, 0};
+    double steps = 0;
+    enum hkt_status rc = HKT_OK;
+
+    for (int i = 0; i < maker->sample.count && rc == HKT_OK; i++) {
+        rc = find_chain(&maker->footing, maker->scheds[i], &longest);
+        steps += (double)maker->scheds[i]->nsteps / maker->sample.count;
+    }
+    profile->waits = longest.waits;
+    if (rc < 0 || longest.messages >= 0.75 * formula)
+        return rc;
+    if (steps * maker->nranks <= HKT__PATH_STEPS_MAX)
+        return run_all(maker, profile);
+    if (maker->algo->by_groups) /* the formula knows other groups than the site */
+        return HKT_OK;
+    const double scale = longest.messages > 0 ? formula / longest.messages : 0;
+
+    profile->waits = (struct hkt__waits){longest.waits.rounds * scale, longest.waits.net_rounds * scale};
+    if (longest.messages == 0)
+        profile->waits.rounds = formula;
+    return HKT_OK;
+}
+
+static enum hkt_status look(struct maker *maker, struct hkt__profile *profile)
+{
+    const int looks = maker->sample.count;
+    struct hkt__work works[HKT__PROFILE_LOOKS];
+    enum hkt_status rc = HKT_OK;
+
+    for (int i = 0; i < looks && rc == HKT_OK; i++) {
+        rc = build(maker, maker->sample.number[i], &maker->scheds[i]);
+        if (rc < 0)
+            break;
+        hkt__work_count(&maker->footing, maker->scheds[i], &works[i]);
+        const int peers = count_peers(maker->scheds[i]);
+
+        if (peers < 0)
+            rc = hkt__fail(HKT_ERR_NOMEM, "no memory to count the peers of %s", maker->algo->info.name);
+        profile->peers += (double)peers / looks;
+        add_look(profile, &works[i], looks);
+        profile->cuts = maker->scheds[i]->cuts;
+        profile->scratch_chunks = maker->scheds[i]->scratch_chunks;
+    }
+    if (rc == HKT_OK)
+        find_wire(maker, works, profile);
+    return rc;
+}
+
+enum hkt_status hkt__profile_make(const struct hkt__algo *algo, const struct hkt__site *site, int nranks, bool in_place,
+                                  struct hkt__profile *out_profile)
+{
+    struct hkt__profile profile = {.waits = {algo->rounds(nranks), 0}, .wait = waiting_share(algo),
+                                   .blocks = hkt__vector_blocks(algo->info.coll, nranks)};
+    struct maker maker = {.algo = algo, .footing = {site, hkt__site_ranks(site, algo)}, .nranks = nranks, .in_place = in_place};
+
+    choose_sample(&maker);
+    enum hkt_status rc = look(&maker, &profile);
+
+    if (rc == HKT_OK && maker.sample.count == nranks)
+        rc = hkt__path_find(&maker.footing, maker.scheds, nranks, &profile);
+    if (rc == HKT_OK && profile.npaths == 0 && nranks > 1)
+        rc = find_waits(&maker, &profile);
+    for (int i = 0; i < maker.sample.count; i++)
+        hkt__sched_destroy(maker.scheds[i]);
+    if (rc == HKT_OK)
+        *out_profile = profile;
+    return rc;
+}

@@ -1,0 +1,108 @@
+/* See site.h. */
+#include "cost/site.h"
+
+#include <stdio.h>
+
+/* Inside a host a message is a few cache lines on their way; to the 160 ns that this takes through a shared L3 cache come
+ * the latencies that the graph assumes for the links beyond it (topology/kinds.c), twice: 40 ns to another cache, 60 to another
+ * NUMA node, 160 to another package. Bytes: a core's own rate is the narrowest link but between packages, whose link all
+ * cores share. Across racks there is a switch more. Ratios, since the prices they multiply are measured. */
+static const struct hkt__link links[HKT_TOPO_LEVEL_COUNT] = {
+    [HKT_TOPO_LEVEL_L3] = {false, 1, 1},      [HKT_TOPO_LEVEL_NUMA] = {false, 1.25, 1.2},
+    [HKT_TOPO_LEVEL_PACKAGE] = {false, 1.4, 1.3}, [HKT_TOPO_LEVEL_HOST] = {false, 2, 1.8},
+    [HKT_TOPO_LEVEL_RACK] = {true, 1, 1},     [HKT_TOPO_LEVEL_ALL] = {true, 1.3, 1},
+};
+
+/** Ranks of the groups of a level. */
+static void count_members(const struct hkt_topo_order *order, enum hkt_topo_level level, int *out_least, int *out_most)
+{
+    *out_least = order->nranks;
+    *out_most = 0;
+    for (int32_t g = 0; g < order->ngroups[level]; g++) {
+        const int members = order->first[level][g + 1] - order->first[level][g];
+
+        *out_least = members < *out_least ? members : *out_least;
+        *out_most = members > *out_most ? members : *out_most;
+    }
+}
+
+/** Append a level of `size` groups of what is there; members of one exchange all at once, so many are split further. */
+static void add_level(struct hkt__levels *levels, int size)
+{
+    const struct hkt__levels parts = hkt__levels_default(size);
+
+    if (size <= HKT__LEVEL_SPLIT_ABOVE) {
+        levels->sizes[levels->count++] = size;
+        return;
+    }
+    for (int i = 0; i < parts.count; i++)
+        levels->sizes[levels->count++] = parts.sizes[i];
+}
+
+/** The levels whose groups are of one size each; an uneven one inside a host is passed over. Hosts that differ leave nothing to
+ *  build a hierarchy on. */
+static void find_levels(struct hkt__site *site)
+{
+    const struct hkt_topo_order *order = site->order;
+    struct hkt__levels levels = {0};
+    int inner = 1, known = 0, least, most;
+
+    for (int f = 0; f < order->nfactors; f++) {
+        const enum hkt_topo_level level = order->factor[f];
+
+        count_members(order, level, &least, &most);
+        if (least == most) {
+            add_level(&levels, most / inner);
+            inner = most;
+            known++;
+        } else if (order->ngroups[level] == site->nhosts) {
+            snprintf(site->uneven, sizeof site->uneven, "needs as many ranks on each host: there are %d to %d", least, most);
+            return;
+        }
+    }
+    if (known > 1)
+        site->levels = levels;
+}
+
+enum hkt_status hkt__site_make(const struct hkt__topo_place *places, int nranks, struct hkt__site *out_site)
+{
+    struct hkt__site site = {.is_in_order = true};
+    const enum hkt_status rc = hkt__topo_order(places, nranks, &site.order);
+
+    if (rc < 0)
+        return rc;
+    site.nhosts = site.order->ngroups[HKT_TOPO_LEVEL_HOST];
+    for (int i = 0; i < nranks; i++)
+        site.is_in_order &= site.order->ring[i] == i;
+    find_levels(&site);
+    *out_site = site;
+    return HKT_OK;
+}
+
+void hkt__site_fini(struct hkt__site *site)
+{
+    hkt_topo_order_destroy(site->order);
+    site->order = NULL;
+}
+
+const int32_t *hkt__site_ranks(const struct hkt__site *site, const struct hkt__algo *algo)
+{
+    const bool sorts = site != NULL && !site->is_in_order && !algo->info.needs_direct && !algo->ordered &&
+                       algo->info.coll != HKT_ALL_TO_ALL_V;
+
+    return sorts ? site->order->ring : NULL;
+}
+
+int32_t hkt__site_number(const struct hkt__site *site, const struct hkt__algo *algo, int rank)
+{
+    return hkt__site_ranks(site, algo) != NULL ? site->order->position[rank] : rank;
+}
+
+struct hkt__link hkt__site_link(const struct hkt__site *site, int rank_a, int rank_b)
+{
+    int level = HKT_TOPO_LEVEL_L3;
+
+    while (site != NULL && level < HKT_TOPO_LEVEL_ALL && site->order->group[level][rank_a] != site->order->group[level][rank_b])
+        level++;
+    return links[level];
+}
