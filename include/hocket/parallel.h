@@ -4,6 +4,7 @@
 #define HOCKET_PARALLEL_H
 
 #include "hocket/mesh.h"
+#include "hocket/pipeline.h"
 #include "hocket/shard.h"
 #include "hocket/status.h"
 
@@ -11,8 +12,9 @@
 extern "C" {
 #endif
 
-/** Full text of the last failure of a call of this layer in the calling thread: what, where, which numbers, and the mend. A
- *  failure of hocket underneath is quoted. Valid until the thread's next failing call; "" when nothing failed yet. */
+/** Full text of the last failure of a call of this layer in the calling thread: what, where, which numbers, and the
+ *  mend. A failure of hocket underneath is quoted. Valid until the thread's next failing call; "" when nothing failed
+ *  yet. */
 HKT_API const char *hkt_parallel_last_error(void);
 
 #ifdef __cplusplus

@@ -1,5 +1,5 @@
-/* Which part of a thing a rank gets: heads, vocabulary, layers, flat buffers. Pure functions of numbers, the same ones that
- * cut the model that runs and that the planner counts with; nothing must divide by anything unless said. */
+/* Which part of a thing a rank gets: heads, vocabulary, layers, flat buffers. Pure functions of numbers, the same
+ * ones that cut the model that runs and that the planner counts with; nothing must divide by anything unless said. */
 #ifndef HOCKET_SHARD_H
 #define HOCKET_SHARD_H
 
@@ -16,7 +16,8 @@ struct hkt_range {
     int64_t first, count;
 };
 
-/** Part `index` of `total` in `parts` as even as can be, larger parts first: 30 in 4 is 8, 8, 7, 7. Parts may be empty. */
+/** Part `index` of `total` in `parts` as even as can be, larger parts first: 30 in 4 is 8, 8, 7, 7. Parts may be
+ *  empty. */
 HKT_API struct hkt_range hkt_shard_even(int64_t total, int parts, int index);
 
 /** What tensor-parallel rank `index` of `tp` holds of the vocabulary. */
@@ -25,8 +26,8 @@ struct hkt_vocab_shard {
     int64_t block;         /* rows per rank with padding: equal on all */
     int64_t padded;        /* block * tp */
 };
-/** Blocks of equal size, the vocabulary padded to the next multiple of tp * multiple (128 in Megatron's convention; 1: the
- *  least). 101 words over 4 ranks: 26, 26, 26, 23 of a block of 26. */
+/** Blocks of equal size, the vocabulary padded to the next multiple of tp * multiple (128 in Megatron's convention;
+ *  1: the least). 101 words over 4 ranks: 26, 26, 26, 23 of a block of 26. */
 HKT_API struct hkt_vocab_shard hkt_shard_vocab(int64_t vocab, int64_t multiple, int tp, int index);
 
 /** What tensor-parallel rank `index` of `tp` holds of the heads of attention. */
@@ -35,8 +36,8 @@ struct hkt_head_shard {
     int copies; /* ranks that hold these kv heads; 1 when tp <= kv_heads */
     int copy;   /* which of them this rank is; copy 0 counts */
 };
-/** Query heads are shared out evenly; key-value heads too while there are enough (tp <= kv_heads), else each is held by
- *  tp / kv_heads ranks.
+/** Query heads are shared out evenly; key-value heads too while there are enough (tp <= kv_heads), else each is held
+ *  by tp / kv_heads ranks.
  *  Errors   INVALID names the numbers and the nearest tp that fits */
 HKT_API HKT_NODISCARD enum hkt_status hkt_shard_heads(int heads, int kv_heads, int tp, int index,
                                                       struct hkt_head_shard *out_shard);
@@ -48,16 +49,16 @@ struct hkt_stage_opts {
     double first_extra;    /* what the first stage has besides its layers, in the same unit: the embedding */
     double last_extra;     /* the last: head and loss */
 };
-/** Contiguous layers for each stage, at least one, every layer exactly once: out_first[stages + 1]; stage i has layers
- *  [out_first[i], out_first[i + 1]). The heaviest stage is as light as can be, then the sum of squares, then earlier stages
- *  get more: 30 layers in 4 are 8, 8, 7, 7.
+/** Contiguous layers for each stage, at least one, every layer exactly once: out_first[stages + 1]; stage i has
+ *  layers [out_first[i], out_first[i + 1]). The heaviest stage is as light as can be, then the sum of squares, then
+ *  earlier stages get more: 30 layers in 4 are 8, 8, 7, 7.
  *  Errors   INVALID: fewer layers than stages, or a weight that is not positive; NOMEM */
 HKT_API HKT_NODISCARD enum hkt_status hkt_stage_split(const struct hkt_stage_opts *opts, int *out_first);
 
-/** Tensors laid end to end in one buffer, in reverse order of use, so that gradients become ready from its front; cut in
- *  buckets that are communicated as soon as they are full; each bucket cut in equal shards, one per rank of the group that
- *  shards. Tensors may straddle buckets and shards. Shards begin at multiples of `align` elements, and a block of `align`
- *  elements is in one shard whatever the size of buckets: sums over blocks do not depend on it. */
+/** Tensors laid end to end in one buffer, in reverse order of use, so that gradients become ready from its front; cut
+ *  in buckets that are communicated as soon as they are full; each bucket cut in equal shards, one per rank of the
+ *  group that shards. Tensors may straddle buckets and shards. Shards begin at multiples of `align` elements, and a
+ *  block of `align` elements is in one shard whatever the size of buckets: sums over blocks do not depend on it. */
 struct hkt_flat {
     int ntensors, shards, nbuckets;
     int64_t used;         /* elements of all tensors */
@@ -70,9 +71,9 @@ struct hkt_flat {
 struct hkt_flat_opts {
     const int64_t *counts; /* [ntensors] elements, in order of use; 0 is allowed */
     int ntensors;
-    int shards;            /* >= 1 */
-    int64_t align;         /* elements, >= 1 */
-    int64_t bucket_elems;  /* wanted; rounded down to a multiple of shards * align, at least one; 0: one bucket */
+    int shards;           /* >= 1 */
+    int64_t align;        /* elements, >= 1 */
+    int64_t bucket_elems; /* wanted; rounded down to a multiple of shards * align, at least one; 0: one bucket */
 };
 /** Owns     gives *out_flat, released by hkt_flat_destroy
  *  Errors   INVALID, NOMEM */
@@ -82,8 +83,8 @@ HKT_API void hkt_flat_destroy(struct hkt_flat *flat);
 /** Elements of a bucket, and of a shard of it, as places in the buffer. */
 HKT_API struct hkt_range hkt_flat_bucket(const struct hkt_flat *flat, int bucket);
 HKT_API struct hkt_range hkt_flat_shard(const struct hkt_flat *flat, int bucket, int shard);
-/** Tensors with elements in a bucket, and buckets with elements of a tensor: contiguous numbers. Tensors without elements
- *  are in no bucket, but one that lies between two others is counted with them. */
+/** Tensors with elements in a bucket, and buckets with elements of a tensor: contiguous numbers. Tensors without
+ *  elements are in no bucket, but one that lies between two others is counted with them. */
 HKT_API struct hkt_range hkt_flat_tensors(const struct hkt_flat *flat, int bucket);
 HKT_API struct hkt_range hkt_flat_buckets(const struct hkt_flat *flat, int tensor);
 

@@ -23,7 +23,8 @@ void *hkt__parallel_calloc(size_t count, size_t bytes)
 
     if (must_fail() || __builtin_mul_overflow(count, bytes, &total) || total > SIZE_MAX / 2)
         return NULL;
-    total = total == 0 ? HKT__PARALLEL_ALIGN : (total + HKT__PARALLEL_ALIGN - 1) / HKT__PARALLEL_ALIGN * HKT__PARALLEL_ALIGN;
+    total = total == 0 ? HKT__PARALLEL_ALIGN
+                       : (total + HKT__PARALLEL_ALIGN - 1) / HKT__PARALLEL_ALIGN * HKT__PARALLEL_ALIGN;
     void *memory = aligned_alloc(HKT__PARALLEL_ALIGN, total);
 
     if (memory != NULL)

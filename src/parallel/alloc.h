@@ -1,6 +1,6 @@
-/* Memory for what describes a layout: meshes, maps, schedules (the numbers of training live in accounts, parallel/memory.h).
- * Overflow checks, a counter by which tests see that a training step allocates nothing it did not mean to, and failure by
- * count, so that tests walk every out-of-memory path. */
+/* Memory for what describes a layout: meshes, maps, schedules (the numbers of training live in accounts,
+ * parallel/memory.h). Overflow checks, a counter by which tests see that a training step allocates nothing it did not
+ * mean to, and failure by count, so that tests walk every out-of-memory path. */
 #ifndef HOCKET_PARALLEL_ALLOC_H
 #define HOCKET_PARALLEL_ALLOC_H
 

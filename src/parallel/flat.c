@@ -99,8 +99,8 @@ struct hkt_range hkt_flat_tensors(const struct hkt_flat *flat, int bucket)
     int low = flat->ntensors, high = -1;
 
     for (int i = 0; i < flat->ntensors; i++)
-        if (flat->count[i] > 0 && flat->first[i] < range.first + range.count &&
-            flat->first[i] + flat->count[i] > range.first) {
+        if (flat->count[i] > 0 && flat->first[i] < range.first + range.count
+            && flat->first[i] + flat->count[i] > range.first) {
             low = i < low ? i : low;
             high = i;
         }

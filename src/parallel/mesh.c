@@ -20,10 +20,11 @@ struct reader {
 
 static enum hkt_status wrong(const struct reader *reader, const char *what)
 {
-    return hkt__parallel_fail(HKT_ERR_INVALID,
-                              "mesh \"%s\": %s at \"%.20s\"; write axes as NAME:SIZE from the fastest to the slowest, for "
-                              "instance \"tp:4 dp:8 pp:2\" or \"tp:2 dp:8=ep:4*edp:2\"",
-                              reader->text, what, reader->at);
+    return hkt__parallel_fail(
+        HKT_ERR_INVALID,
+        "mesh \"%s\": %s at \"%.20s\"; write axes as NAME:SIZE from the fastest to the slowest, for "
+        "instance \"tp:4 dp:8 pp:2\" or \"tp:2 dp:8=ep:4*edp:2\"",
+        reader->text, what, reader->at);
 }
 
 /* NAME:SIZE as the next axis of the mesh. */
@@ -32,8 +33,8 @@ static enum hkt_status read_axis(struct reader *reader, int of)
     struct hkt_mesh *mesh = reader->mesh;
     size_t length = 0;
 
-    while (islower((unsigned char)reader->at[length]) || isdigit((unsigned char)reader->at[length]) ||
-           reader->at[length] == '_')
+    while (islower((unsigned char)reader->at[length]) || isdigit((unsigned char)reader->at[length])
+           || reader->at[length] == '_')
         length++;
     if (length == 0 || !islower((unsigned char)reader->at[0]))
         return wrong(reader, "no name");
@@ -119,11 +120,12 @@ static enum hkt_status close_list(const struct reader *reader, int first, int to
     if (nrest > 1)
         return wrong(reader, "a second \"rest\"");
     if (nrest == 1 && (known > total || total % known != 0))
-        return hkt__parallel_fail(HKT_ERR_INVALID,
-                                  "mesh \"%s\": %s = %d does not divide %d %s, so nothing is left for %s; products of %d or "
-                                  "%d do",
-                                  reader->text, product, (int)known, total, total_is, mesh->axis[rest].name,
-                                  (int)hkt__divisor_below(total, known), (int)hkt__divisor_above(total, known));
+        return hkt__parallel_fail(
+            HKT_ERR_INVALID,
+            "mesh \"%s\": %s = %d does not divide %d %s, so nothing is left for %s; products of %d or "
+            "%d do",
+            reader->text, product, (int)known, total, total_is, mesh->axis[rest].name,
+            (int)hkt__divisor_below(total, known), (int)hkt__divisor_above(total, known));
     if (nrest == 1) {
         mesh->axis[rest].size = (int)(total / known);
     } else if (known != total) {
@@ -176,8 +178,8 @@ static enum hkt_status read_layout(struct reader *reader)
     return HKT_OK;
 }
 
-/* Second pass over the text, now that every axis has its size: each view must multiply to its axis. The mesh holds axes and
- * parts in the order of the text, so a view is cut out by counting its parts there. */
+/* Second pass over the text, now that every axis has its size: each view must multiply to its axis. The mesh holds
+ * axes and parts in the order of the text, so a view is cut out by counting its parts there. */
 static enum hkt_status close_views(const struct reader *reader)
 {
     struct hkt_mesh *mesh = reader->mesh;
@@ -229,8 +231,10 @@ static void write_layout(struct hkt_mesh *mesh)
 enum hkt_status hkt_mesh_create(const char *layout, int nranks, struct hkt_mesh **out_mesh)
 {
     if (layout == NULL || out_mesh == NULL || nranks < 1 || nranks > HKT_RANKS_MAX)
-        return hkt__parallel_fail(HKT_ERR_INVALID, "hkt_mesh_create: layout and out_mesh must not be NULL, and there are 1 "
-                                                   "to %d ranks, not %d", HKT_RANKS_MAX, nranks);
+        return hkt__parallel_fail(HKT_ERR_INVALID,
+                                  "hkt_mesh_create: layout and out_mesh must not be NULL, and there are 1 "
+                                  "to %d ranks, not %d",
+                                  HKT_RANKS_MAX, nranks);
     struct hkt_mesh *mesh = hkt__parallel_calloc(1, sizeof *mesh);
 
     if (mesh == NULL)

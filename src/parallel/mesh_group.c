@@ -5,8 +5,8 @@
 #include "parallel/fail.h"
 #include "parallel/mesh.h"
 
-/* The lowest rank of the group, its members in ascending order, and this rank's place among them: the axes of a mask do not
- * overlap, so counting along them from the smallest step ascends. */
+/* The lowest rank of the group, its members in ascending order, and this rank's place among them: the axes of a mask
+ * do not overlap, so counting along them from the smallest step ascends. */
 struct group {
     int lowest, count, index;
 };
@@ -110,12 +110,14 @@ enum hkt_status hkt_mesh_print(const struct hkt_mesh *mesh, FILE *file, const st
 
     fprintf(file, "mesh %s: %d rank%s, the first axis varies fastest\n", mesh->layout, mesh->nranks,
             mesh->nranks == 1 ? "" : "s");
-    fprintf(file, "%-*s  size  groups   step%s  group of rank 0\n", HKT_MESH_NAME_MAX - 1, "axis", nodes ? "  nodes" : "");
+    fprintf(file, "%-*s  size  groups   step%s  group of rank 0\n", HKT_MESH_NAME_MAX - 1, "axis",
+            nodes ? "  nodes" : "");
     for (int i = 0; i < mesh->naxes; i++) {
         const struct hkt_mesh_axis *axis = &mesh->axis[i];
 
-        fprintf(file, "%s%-*s  %4d  %6d  %5d  ", axis->of < 0 ? "" : "  ", HKT_MESH_NAME_MAX - 1 - (axis->of < 0 ? 0 : 2),
-                axis->name, axis->size, mesh->nranks / axis->size, axis->step);
+        fprintf(file, "%s%-*s  %4d  %6d  %5d  ", axis->of < 0 ? "" : "  ",
+                HKT_MESH_NAME_MAX - 1 - (axis->of < 0 ? 0 : 2), axis->name, axis->size, mesh->nranks / axis->size,
+                axis->step);
         if (nodes)
             fprintf(file, "%5d  ", hkt_mesh_span(mesh, axis->name, opts->ranks_per_node));
         print_members(file, axis, 0);
@@ -147,8 +149,9 @@ enum hkt_status hkt_mesh_comm(struct hkt_mesh *mesh, const char *axes, struct hk
     uint32_t mask;
 
     if (mesh == NULL || axes == NULL || out_comm == NULL || mesh->world == NULL)
-        return hkt__parallel_fail(HKT_ERR_INVALID, "hkt_mesh_comm: a NULL, or the mesh is not tied to a communicator; call "
-                                                   "hkt_mesh_attach first");
+        return hkt__parallel_fail(HKT_ERR_INVALID,
+                                  "hkt_mesh_comm: a NULL, or the mesh is not tied to a communicator; call "
+                                  "hkt_mesh_attach first");
     enum hkt_status rc = hkt__mesh_mask(mesh, axes, &mask);
 
     if (rc < 0)

@@ -28,7 +28,7 @@ static void place_of(const struct hkt__own_opts *opts, struct place *place)
     place->ep = hkt_mesh_size(mesh, "ep");
     place->ep_index = hkt_mesh_coord(mesh, "ep", opts->rank);
     place->shard_axis[HKT__FLAT_DENSE] = opts->shard_axis == NULL ? "dp" : opts->shard_axis;
-    place->shard_axis[HKT__FLAT_EXPERT] = opts->expert_shard_axis != NULL         ? opts->expert_shard_axis
+    place->shard_axis[HKT__FLAT_EXPERT] = opts->expert_shard_axis != NULL       ? opts->expert_shard_axis
                                           : hkt_mesh_axis_find(mesh, "ep") >= 0 ? "edp"
                                                                                 : place->shard_axis[HKT__FLAT_DENSE];
 }
@@ -47,8 +47,8 @@ static enum hkt_status cut_by_heads(const struct place *place, const struct hkt_
                                     int *out_copy)
 {
     const int heads = place->opts->heads, kv_heads = place->opts->kv_heads;
-    const int64_t all = (param->cut != HKT__CUT_KV ? heads : 0) + (param->cut == HKT__CUT_QKV ? 2 : 1) *
-                                                                     (param->cut != HKT__CUT_Q ? kv_heads : 0);
+    const int64_t all = (param->cut != HKT__CUT_KV ? heads : 0)
+                        + (param->cut == HKT__CUT_QKV ? 2 : 1) * (param->cut != HKT__CUT_Q ? kv_heads : 0);
     struct hkt_head_shard shard;
     const enum hkt_status rc = hkt_shard_heads(heads, kv_heads, place->tp, place->tp_index, &shard);
 
@@ -99,8 +99,8 @@ static enum hkt_status cut(const struct place *place, const struct hkt__param *p
         break;
     case HKT__CUT_GATE_UP:
         if (whole % 2 != 0)
-            return hkt__parallel_fail(HKT_ERR_INVALID, "tensor %s: gate and up are halves, but %lld is odd", param->name,
-                                      (long long)whole);
+            return hkt__parallel_fail(HKT_ERR_INVALID, "tensor %s: gate and up are halves, but %lld is odd",
+                                      param->name, (long long)whole);
         part = hkt_shard_even(whole / 2, place->tp, place->tp_index);
         add_piece(held, part.first, part.count, 1);
         add_piece(held, whole / 2 + part.first, part.count, 1);
@@ -113,8 +113,8 @@ static enum hkt_status cut(const struct place *place, const struct hkt__param *p
     return HKT_OK;
 }
 
-/* Is the rank the lowest of those that hold and update the same elements? Along the axes that tell them apart its coordinate
- * is taken off; what is left of its number must be 0. */
+/* Is the rank the lowest of those that hold and update the same elements? Along the axes that tell them apart its
+ * coordinate is taken off; what is left of its number must be 0. */
 static bool is_lowest(const struct place *place, const struct hkt__param *param)
 {
     const struct hkt_mesh *mesh = place->opts->mesh;
@@ -132,8 +132,8 @@ static bool is_lowest(const struct place *place, const struct hkt__param *param)
 
 static enum hkt_status check_param(const struct place *place, const struct hkt__param *param)
 {
-    bool is_ok = param->ndims >= 1 && param->ndims <= HKT__PARAM_DIMS_MAX && param->cut_dim >= 0 &&
-                 param->cut_dim < param->ndims;
+    bool is_ok = param->ndims >= 1 && param->ndims <= HKT__PARAM_DIMS_MAX && param->cut_dim >= 0
+                 && param->cut_dim < param->ndims;
 
     for (int i = 0; i < param->ndims && is_ok; i++)
         is_ok = param->shape[i] >= 1;
@@ -167,8 +167,8 @@ static enum hkt_status hold(const struct place *place, const struct hkt__param *
     for (int i = 0; i < param->ndims; i++) {
         const struct hkt__piece *last = &held->piece[held->npieces > 0 ? held->npieces - 1 : 0];
 
-        held->local_shape[i] = i == param->cut_dim && held->npieces > 0 ? last->local_first + last->count
-                                                                         : param->shape[i];
+        held->local_shape[i] =
+            i == param->cut_dim && held->npieces > 0 ? last->local_first + last->count : param->shape[i];
         held->local_count *= held->local_shape[i];
     }
     held->counts = held->holds && param->stage == place->pp_index && copy == 0 && is_lowest(place, param);
@@ -210,8 +210,10 @@ static enum hkt_status check_axes(const struct place *place)
         if (index < 0 && (strcmp(name, "dp") == 0 || strcmp(name, "edp") == 0))
             continue;
         if (index < 0 || (index != dp && hkt_mesh_axis_get(mesh, index)->of != dp))
-            return hkt__parallel_fail(HKT_ERR_INVALID, "mesh \"%s\": \"%s\" is neither dp nor a part of it; state is "
-                                                       "sharded over ranks that hold the same", hkt_mesh_layout(mesh), name);
+            return hkt__parallel_fail(HKT_ERR_INVALID,
+                                      "mesh \"%s\": \"%s\" is neither dp nor a part of it; state is "
+                                      "sharded over ranks that hold the same",
+                                      hkt_mesh_layout(mesh), name);
         uint32_t mask;
         char both[2 * HKT_MESH_NAME_MAX];
 
@@ -287,8 +289,8 @@ int64_t hkt__held_global(const struct hkt__param *param, const struct hkt__held 
 /* The tensor that lies at a place of a flat buffer, and how far the place is from its end; -1 in the padding. */
 static int tensor_at(const struct hkt_flat *flat, int64_t at, int64_t *out_left)
 {
-    /* first[] descends. The lowest tensor with first <= at holds it: of several that begin at one place, only the lowest has
-     * elements. */
+    /* first[] descends. The lowest tensor with first <= at holds it: of several that begin at one place, only the
+     * lowest has elements. */
     int low = 0, high = flat->ntensors - 1;
 
     if (at >= flat->used)

@@ -1,12 +1,16 @@
-/* The ownership map: for every parameter tensor of the whole model, which of its elements this rank holds, which of those it
- * counts, and which it updates. Optimizer, gradient norm and checkpoint all read this one map, so they cannot disagree.
+/* The ownership map: for every parameter tensor of the whole model, which of its elements this rank holds, which of
+ * those it counts, and which it updates. Optimizer, gradient norm and checkpoint all read this one map, so they
+ * cannot disagree.
  *
  *  holds    tensor-, pipeline- and expert-parallel cuts: the elements forward needs here
- *  counts   of all ranks that hold the same element, one counts it: a tensor that tensor-parallel ranks share (layer norm), a
+ *  counts   of all ranks that hold the same element, one counts it: a tensor that tensor-parallel ranks share (layer
+ *           norm), a
  *           key-value head on several ranks, the tied embedding on the first and the last stage, replicas
- *  updates  the part of the flat buffer (hocket/shard.h) that is this rank's shard, at every ZeRO stage and without ZeRO
+ *  updates  the part of the flat buffer (hocket/shard.h) that is this rank's shard, at every ZeRO stage and without
+ *           ZeRO
  *
- * Invariant: over all ranks, every element of every tensor is counted and updated (hkt__own_next with counted_only) once. */
+ * Invariant: over all ranks, every element of every tensor is counted and updated (hkt__own_next with counted_only)
+ * once. */
 #ifndef HOCKET_PARALLEL_OWNERSHIP_H
 #define HOCKET_PARALLEL_OWNERSHIP_H
 
@@ -47,11 +51,11 @@ struct hkt__own_opts {
     int nparams;
     int heads, kv_heads; /* of Q, KV, QKV cuts */
     int experts;
-    int64_t vocab_multiple;       /* of VOCAB cuts; 0: 1 */
-    const char *shard_axis;       /* over which flat buffers are sharded: "dp", or its inner part; NULL: "dp" */
+    int64_t vocab_multiple;        /* of VOCAB cuts; 0: 1 */
+    const char *shard_axis;        /* over which flat buffers are sharded: "dp", or its inner part; NULL: "dp" */
     const char *expert_shard_axis; /* for tensors of experts; NULL: "edp" if the mesh has an axis ep, else shard_axis */
-    int64_t align;        /* of flat buffers, elements; 0: 1 */
-    int64_t bucket_elems; /* 0: one bucket */
+    int64_t align;                 /* of flat buffers, elements; 0: 1 */
+    int64_t bucket_elems;          /* 0: one bucket */
 };
 
 /** Elements [first, first + count) along cut_dim of the whole tensor lie at local_first here. */
@@ -73,9 +77,10 @@ enum { HKT__FLAT_DENSE, HKT__FLAT_EXPERT, HKT__FLAT_COUNT };
 struct hkt__own {
     const struct hkt__param *params;
     int nparams;
-    struct hkt__held *held;                  /* [nparams] */
-    struct hkt_flat *flat[HKT__FLAT_COUNT];  /* tensors are numbered as params; those of the other kind, or not held, are 0 long */
-    int shard[HKT__FLAT_COUNT];              /* which shard of each bucket is this rank's */
+    struct hkt__held *held; /* [nparams] */
+    struct hkt_flat
+        *flat[HKT__FLAT_COUNT]; /* tensors are numbered as params; those of the other kind, or not held, are 0 long */
+    int shard[HKT__FLAT_COUNT]; /* which shard of each bucket is this rank's */
 };
 
 /** Owns     gives *out_own, released by hkt__own_destroy
@@ -107,8 +112,8 @@ struct hkt__own_cursor {
     int flat, bucket;
     int64_t at; /* elements of this bucket's shard passed */
 };
-/** The next run of elements that this rank updates, in the order of the flat buffer; with counted_only just those it counts.
- *  false at the end. */
+/** The next run of elements that this rank updates, in the order of the flat buffer; with counted_only just those it
+ *  counts. false at the end. */
 bool hkt__own_next(const struct hkt__own *own, bool counted_only, struct hkt__own_cursor *cursor,
                    struct hkt__run *out_run);
 

@@ -32,18 +32,18 @@ enum hkt_status hkt_shard_heads(int heads, int kv_heads, int tp, int index, stru
         return hkt__parallel_fail(HKT_ERR_INVALID, "hkt_shard_heads: %d heads, %d kv heads, rank %d of tp %d", heads,
                                   kv_heads, index, tp);
     if (heads % kv_heads != 0)
-        return hkt__parallel_fail(HKT_ERR_INVALID, "%d heads cannot share %d kv heads evenly; %d or %d kv heads would do",
-                                  heads, kv_heads, (int)hkt__divisor_below(heads, kv_heads),
-                                  (int)hkt__divisor_above(heads, kv_heads));
+        return hkt__parallel_fail(
+            HKT_ERR_INVALID, "%d heads cannot share %d kv heads evenly; %d or %d kv heads would do", heads, kv_heads,
+            (int)hkt__divisor_below(heads, kv_heads), (int)hkt__divisor_above(heads, kv_heads));
     if (heads % tp != 0)
         return hkt__parallel_fail(HKT_ERR_INVALID, "%d heads do not divide by tp %d; tp %d or %d would do", heads, tp,
                                   (int)hkt__divisor_below(heads, tp), (int)hkt__divisor_above(heads, tp));
     if (tp <= kv_heads ? kv_heads % tp != 0 : tp % kv_heads != 0)
-        return hkt__parallel_fail(HKT_ERR_INVALID,
-                                  "%d kv heads and tp %d: one must divide the other, so that each kv head is on the same "
-                                  "number of ranks; tp %d would do",
-                                  kv_heads, tp,
-                                  tp <= kv_heads ? (int)hkt__divisor_below(kv_heads, tp) : tp / kv_heads * kv_heads);
+        return hkt__parallel_fail(
+            HKT_ERR_INVALID,
+            "%d kv heads and tp %d: one must divide the other, so that each kv head is on the same "
+            "number of ranks; tp %d would do",
+            kv_heads, tp, tp <= kv_heads ? (int)hkt__divisor_below(kv_heads, tp) : tp / kv_heads * kv_heads);
     out_shard->q = hkt_shard_even(heads, tp, index);
     out_shard->copies = tp <= kv_heads ? 1 : tp / kv_heads;
     out_shard->copy = index % out_shard->copies;
@@ -54,12 +54,13 @@ enum hkt_status hkt_shard_heads(int heads, int kv_heads, int tp, int index, stru
 /* Weight of layers [first, end) as stage `stage`. */
 static double stage_weight(const struct hkt_stage_opts *opts, const double *before, int stage, int first, int end)
 {
-    return before[end] - before[first] + (stage == 0 ? opts->first_extra : 0) +
-           (stage == opts->stages - 1 ? opts->last_extra : 0);
+    return before[end] - before[first] + (stage == 0 ? opts->first_extra : 0)
+           + (stage == opts->stages - 1 ? opts->last_extra : 0);
 }
 
-/* best[stage * (layers + 1) + first]: least cost of layers [first, layers) over the stages from `stage` on. The cost is the
- * heaviest stage when most == NULL, else the sum of squares among the splits in which no stage weighs more than *most. */
+/* best[stage * (layers + 1) + first]: least cost of layers [first, layers) over the stages from `stage` on. The cost
+ * is the heaviest stage when most == NULL, else the sum of squares among the splits in which no stage weighs more
+ * than *most. */
 static void fill(const struct hkt_stage_opts *opts, const double *before, const double *most, double *best)
 {
     const int layers = opts->layers, row = layers + 1;
@@ -85,7 +86,8 @@ static void fill(const struct hkt_stage_opts *opts, const double *before, const 
 }
 
 /* Walk along the best costs; of equal ones the longest stage. */
-static void walk(const struct hkt_stage_opts *opts, const double *before, double most, const double *best, int *out_first)
+static void walk(const struct hkt_stage_opts *opts, const double *before, double most, const double *best,
+                 int *out_first)
 {
     const int row = opts->layers + 1;
 
@@ -96,7 +98,8 @@ static void walk(const struct hkt_stage_opts *opts, const double *before, double
         for (int end = out_first[stage] + 1; end <= opts->layers; end++) {
             const double weight = stage_weight(opts, before, stage, out_first[stage], end);
 
-            if (weight <= most && weight * weight + best[(stage + 1) * row + end] <= best[stage * row + out_first[stage]])
+            if (weight <= most
+                && weight * weight + best[(stage + 1) * row + end] <= best[stage * row + out_first[stage]])
                 longest = end;
         }
         out_first[stage + 1] = longest;
@@ -109,14 +112,14 @@ enum hkt_status hkt_stage_split(const struct hkt_stage_opts *opts, int *out_firs
     if (opts == NULL || out_first == NULL || opts->stages < 1 || opts->layers < 1)
         return hkt__parallel_fail(HKT_ERR_INVALID, "hkt_stage_split: a NULL, or no layers or stages");
     if (opts->layers < opts->stages)
-        return hkt__parallel_fail(HKT_ERR_INVALID, "%d layers cannot fill %d stages; use at most %d stages", opts->layers,
-                                  opts->stages, opts->layers);
+        return hkt__parallel_fail(HKT_ERR_INVALID, "%d layers cannot fill %d stages; use at most %d stages",
+                                  opts->layers, opts->stages, opts->layers);
     if (!(opts->first_extra >= 0) || !(opts->last_extra >= 0))
         return hkt__parallel_fail(HKT_ERR_INVALID, "first_extra and last_extra must not be negative");
     if (opts->weights == NULL && opts->first_extra == 0 && opts->last_extra == 0) {
         for (int stage = 0; stage <= opts->stages; stage++)
-            out_first[stage] = stage == opts->stages ? opts->layers
-                                                     : (int)hkt_shard_even(opts->layers, opts->stages, stage).first;
+            out_first[stage] =
+                stage == opts->stages ? opts->layers : (int)hkt_shard_even(opts->layers, opts->stages, stage).first;
         return HKT_OK;
     }
     for (int i = 0; opts->weights != NULL && i < opts->layers; i++)

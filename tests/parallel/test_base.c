@@ -1,4 +1,5 @@
-/* What could break: the layer's failure text loses hocket's own, or leaks from one thread to another; an allocation overflows unseen, is not zeroed or not aligned. */
+/* What could break: the layer's failure text loses hocket's own, or leaks from one thread to another; an allocation
+ * overflows unseen, is not zeroed or not aligned. */
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -85,7 +86,8 @@ static void memory_is_zeroed_aligned_counted_and_can_fail(void **state)
     assert_int_equal(hkt__parallel_alloc_count() - before, 4);
 
     hkt__parallel_alloc_fail_at(2);
-    char *first = hkt__parallel_strdup("first"), *second = hkt__parallel_strdup("second"), *third = hkt__parallel_strdup("third");
+    char *first = hkt__parallel_strdup("first"), *second = hkt__parallel_strdup("second"),
+         *third = hkt__parallel_strdup("third");
 
     assert_non_null(first);
     assert_null(second);

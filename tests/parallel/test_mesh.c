@@ -1,6 +1,6 @@
 /* What could break: a layout is read as another one; a wrong product passes or is refused without its numbers; ranks,
- * coordinates and groups disagree; a group misses a member or holds one of another group; the map shows something else than
- * the mesh is; memory is lost when an allocation fails. */
+ * coordinates and groups disagree; a group misses a member or holds one of another group; the map shows something
+ * else than the mesh is; memory is lost when an allocation fails. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -160,14 +160,16 @@ static void wrong_layouts_are_refused_with_their_numbers(void **state)
     refuse("tp:1", 0, "not 0");
 }
 
-/* For every rank and axis: the coordinates name the rank, the groups partition the ranks, and every member of a group sees the
- * same group. */
+/* For every rank and axis: the coordinates name the rank, the groups partition the ranks, and every member of a group
+ * sees the same group. */
 static void coordinates_and_groups_agree(void **state)
 {
     static const struct {
         const char *layout;
         int nranks;
-    } meshes[] = { { "tp:3 dp:5 pp:2", 30 }, { "pp:2 dp:6=ep:2*edp:3=in:3*out:2 tp:2", 24 }, { "dp:7", 7 }, { "a:1 b:1", 1 } };
+    } meshes[] = {
+        { "tp:3 dp:5 pp:2", 30 }, { "pp:2 dp:6=ep:2*edp:3=in:3*out:2 tp:2", 24 }, { "dp:7", 7 }, { "a:1 b:1", 1 }
+    };
 
     (void)state;
     for (size_t m = 0; m < sizeof meshes / sizeof meshes[0]; m++) {

@@ -1,5 +1,6 @@
-/* What could break: the communicator of a group holds other ranks than the printed map says, or in another order; a second
- * call makes a second one; two sets of axes share one; groups that hold all ranks are not independent of the world. */
+/* What could break: the communicator of a group holds other ranks than the printed map says, or in another order; a
+ * second call makes a second one; two sets of axes share one; groups that hold all ranks are not independent of the
+ * world. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -34,7 +35,8 @@ static void check_group(struct ranks_rank *rank, struct hkt_mesh *mesh, const ch
     ranks_require(rank, comm == again && comm != rank->comm, "%s: one communicator per set of axes", axes);
     ranks_require(rank, hkt_comm_size(comm) == count, "%s: %d ranks, not %d", axes, hkt_comm_size(comm), count);
     ranks_require_ok(rank, hkt_all_gather(&rank->rank, got, 1, HKT_INT32, comm, NULL), "all_gather");
-    ranks_require(rank, memcmp(got, want, (size_t)count * sizeof got[0]) == 0, "%s: other ranks, or another order", axes);
+    ranks_require(rank, memcmp(got, want, (size_t)count * sizeof got[0]) == 0, "%s: other ranks, or another order",
+                  axes);
     ranks_require(rank, got[hkt_comm_rank(comm)] == rank->rank, "%s: this rank is at another place", axes);
 }
 
@@ -93,7 +95,8 @@ static void threads_form_groups(void **state)
 static void processes_form_groups(void **state)
 {
     (void)state;
-    run(RANKS_PROCESSES, (struct layout){ "pp:2 dp:4=ep:2*edp:2=inner:2*outer:2 tp:1", 8 }, groups_are_those_of_the_map);
+    run(RANKS_PROCESSES, (struct layout){ "pp:2 dp:4=ep:2*edp:2=inner:2*outer:2 tp:1", 8 },
+        groups_are_those_of_the_map);
     run(RANKS_PROCESSES, (struct layout){ "tp:3 dp:1 pp:1", 3 }, groups_are_those_of_the_map);
 }
 

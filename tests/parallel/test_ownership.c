@@ -1,6 +1,7 @@
 /* What could break: over all ranks an element is counted twice (a layer norm once per tensor-parallel rank, the tied
- * embedding on both stages, a replica) or never (the short last shard, a padded vocabulary); two ranks that share state update
- * it in different places; a fused tensor is cut by raw rows instead of heads; what is local maps to another global element. */
+ * embedding on both stages, a replica) or never (the short last shard, a padded vocabulary); two ranks that share
+ * state update it in different places; a fused tensor is cut by raw rows instead of heads; what is local maps to
+ * another global element. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -24,7 +25,8 @@ static void add(struct hkt__param *params, int *n, struct hkt__param param)
     params[(*n)++] = param;
 }
 
-/* A model of every kind of tensor, with sizes that divide by nothing; the embedding is tied when there is more than a stage. */
+/* A model of every kind of tensor, with sizes that divide by nothing; the embedding is tied when there is more than a
+ * stage. */
 static int make_params(struct hkt__param *params, int pp, bool fused)
 {
     int n = 0;
@@ -35,7 +37,8 @@ static int make_params(struct hkt__param *params, int pp, bool fused)
 
         add(params, &n, (struct hkt__param){ "norm", 1, { 7 }, HKT__CUT_NONE, 0, stage, -1, -1 });
         if (fused) {
-            add(params, &n, (struct hkt__param){ "qkv", 2, { 7, 3 * (HEADS + 2 * KV_HEADS) }, HKT__CUT_QKV, 1, stage, -1, -1 });
+            add(params, &n,
+                (struct hkt__param){ "qkv", 2, { 7, 3 * (HEADS + 2 * KV_HEADS) }, HKT__CUT_QKV, 1, stage, -1, -1 });
         } else {
             add(params, &n, (struct hkt__param){ "q", 2, { 3 * HEADS, 7 }, HKT__CUT_Q, 0, stage, -1, -1 });
             add(params, &n, (struct hkt__param){ "kv", 3, { 2, 3 * KV_HEADS, 7 }, HKT__CUT_KV, 1, stage, -1, -1 });
@@ -180,16 +183,16 @@ static void every_element_is_counted_once(void **state)
 
 static void a_fused_tensor_is_cut_by_heads(void **state)
 {
-    /* 4 heads and 2 kv heads of 2: q is columns 0-7, k 8-11, v 12-15 of 3 rows. The second of two ranks has heads 2, 3 and
-     * kv head 1. */
+    /* 4 heads and 2 kv heads of 2: q is columns 0-7, k 8-11, v 12-15 of 3 rows. The second of two ranks has heads 2,
+     * 3 and kv head 1. */
     static const int64_t want[] = { 4, 5, 6, 7, 10, 11, 14, 15 };
     const struct hkt__param param = { "qkv", 2, { 3, 16 }, HKT__CUT_QKV, 1, 0, -1, -1 };
     struct hkt_mesh *mesh = NULL;
 
     (void)state;
     assert_int_equal(hkt_mesh_create("tp:2", 2, &mesh), HKT_OK);
-    struct hkt__own *own =
-        own_of(&(struct hkt__own_opts){ .mesh = mesh, .rank = 1, .params = &param, .nparams = 1, .heads = 4, .kv_heads = 2 });
+    struct hkt__own *own = own_of(
+        &(struct hkt__own_opts){ .mesh = mesh, .rank = 1, .params = &param, .nparams = 1, .heads = 4, .kv_heads = 2 });
     const struct hkt__held *held = &own->held[0];
 
     assert_int_equal(held->local_count, 24);
@@ -213,8 +216,12 @@ static void who_counts(void **state)
 
     (void)state;
     assert_int_equal(hkt_mesh_create("tp:2 pp:2 dp:2", 8, &mesh), HKT_OK);
-    struct hkt__own_opts opts = { .mesh = mesh, .params = params, .nparams = make_params(params, 2, true),
-                                  .heads = HEADS, .kv_heads = KV_HEADS, .experts = EXPERTS };
+    struct hkt__own_opts opts = { .mesh = mesh,
+                                  .params = params,
+                                  .nparams = make_params(params, 2, true),
+                                  .heads = HEADS,
+                                  .kv_heads = KV_HEADS,
+                                  .experts = EXPERTS };
 
     for (opts.rank = 0; opts.rank < 8; opts.rank++) {
         const int tp = opts.rank % 2, pp = opts.rank / 2 % 2;
@@ -223,7 +230,8 @@ static void who_counts(void **state)
         assert_true(own->held[0].holds); /* the tied embedding is held by both stages, counted by the first */
         assert_int_equal(own->held[0].counts, pp == 0);
         assert_int_equal(own->held[0].local_count, (tp == 0 ? 51 : 50) * 7);
-        assert_int_equal(own->held[1].holds, pp == 0); /* a norm of stage 0: one of the tensor-parallel ranks counts it */
+        assert_int_equal(own->held[1].holds,
+                         pp == 0); /* a norm of stage 0: one of the tensor-parallel ranks counts it */
         assert_int_equal(own->held[1].counts, pp == 0 && tp == 0);
         hkt__own_destroy(own);
     }
@@ -256,7 +264,8 @@ static void impossible_maps(void **state)
     struct hkt__param param = whole;
 
     (void)state;
-    refuse("tp:2 dp:2", 4, whole, (struct hkt__own_opts){ .shard_axis = "tp" }, "\"tp\" is neither dp nor a part of it");
+    refuse("tp:2 dp:2", 4, whole, (struct hkt__own_opts){ .shard_axis = "tp" },
+           "\"tp\" is neither dp nor a part of it");
     refuse("tp:2 dp:2", 4, whole, (struct hkt__own_opts){ .shard_axis = "inner" }, "\"inner\" is neither dp");
     refuse("dp:4=ep:2*edp:2", 4, whole, (struct hkt__own_opts){ .expert_shard_axis = "dp" }, "ep and dp overlap");
     param.stage = 1;

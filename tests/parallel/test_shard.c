@@ -1,6 +1,6 @@
-/* What could break: a part of something is lost or given twice, most likely where nothing divides; equal parts are not equal;
- * a layer vanishes between stages; an impossible number of heads passes; the flat buffer's buckets or shards leave a gap, or
- * the blocks that sums are made of depend on the size of buckets. */
+/* What could break: a part of something is lost or given twice, most likely where nothing divides; equal parts are
+ * not equal; a layer vanishes between stages; an impossible number of heads passes; the flat buffer's buckets or
+ * shards leave a gap, or the blocks that sums are made of depend on the size of buckets. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -200,7 +200,8 @@ static void impossible_stages(void **state)
     int first[8] = { 77 };
 
     (void)state;
-    refused(hkt_stage_split(&(struct hkt_stage_opts){ .layers = 3, .stages = 4 }, first), "3 layers cannot fill 4 stages");
+    refused(hkt_stage_split(&(struct hkt_stage_opts){ .layers = 3, .stages = 4 }, first),
+            "3 layers cannot fill 4 stages");
     refused(hkt_stage_split(&(struct hkt_stage_opts){ 3, 2, weights, 0, 0 }, first), "layer 1 has weight 0");
     refused(hkt_stage_split(&(struct hkt_stage_opts){ 3, 2, NULL, -1, 0 }, first), "negative");
     refused(hkt_stage_split(&(struct hkt_stage_opts){ 3, 2, NULL, NAN, 0 }, first), "negative");
@@ -257,8 +258,8 @@ static void the_flat_buffer_in_numbers(void **state)
     hkt_flat_destroy(NULL);
 }
 
-/* Shards of all buckets tile the buffer; shards are equal and aligned; bucket and tensor numbers agree both ways; no block of
- * `align` elements is in two shards, and the buffer does not depend on the size of buckets. */
+/* Shards of all buckets tile the buffer; shards are equal and aligned; bucket and tensor numbers agree both ways; no
+ * block of `align` elements is in two shards, and the buffer does not depend on the size of buckets. */
 static void shards_tile_the_buffer(void **state)
 {
     (void)state;
@@ -293,8 +294,8 @@ static void shards_tile_the_buffer(void **state)
                 const struct hkt_range buckets = hkt_flat_buckets(flat, i);
                 const int in = bucket >= buckets.first && bucket < buckets.first + buckets.count;
 
-                assert_int_equal(in, counts[i] > 0 && flat->first[i] < all.first + all.count &&
-                                         flat->first[i] + counts[i] > all.first);
+                assert_int_equal(in, counts[i] > 0 && flat->first[i] < all.first + all.count
+                                         && flat->first[i] + counts[i] > all.first);
                 assert_true(!in || (i >= tensors.first && i < tensors.first + tensors.count));
             }
         }
@@ -306,7 +307,8 @@ static void shards_tile_the_buffer(void **state)
 
 static void impossible_flat_buffers(void **state)
 {
-    static const int64_t counts[] = { 3, -1 }, huge[] = { INT64_MAX / 2, INT64_MAX / 2 }, large[] = { (int64_t)1 << 50 };
+    static const int64_t counts[] = { 3, -1 }, huge[] = { INT64_MAX / 2, INT64_MAX / 2 },
+                         large[] = { (int64_t)1 << 50 };
     struct hkt_flat *flat = NULL;
 
     (void)state;
