@@ -2,7 +2,7 @@
 #include "parallel/gemm.h"
 
 #include <stdatomic.h>
-#include <stdio.h>
+#include <string.h>
 
 #include "parallel/isa.h"
 #include "parallel/math_ops.h"
@@ -15,23 +15,49 @@ static const struct hkt__gemm_own *const owns[] = {
 #undef GEMM_ROW
 };
 
+static atomic_int chosen; /* enum hkt__gemm_choice; relaxed: set before any product is made */
+
+void hkt__gemm_choose(enum hkt__gemm_choice choice)
+{
+    atomic_store_explicit(&chosen, choice, memory_order_relaxed);
+}
+
 #ifdef HKT__HAVE_CBLAS
 #include <cblas.h>
 
-/* Present when the library is OpenBLAS; another one keeps its own number of threads. */
+/* Present when the library is OpenBLAS; another one keeps its own number of threads and kernels. */
 extern void openblas_set_num_threads(int threads) __attribute__((weak));
 extern char *openblas_get_config(void) __attribute__((weak));
+extern char *openblas_get_corename(void) __attribute__((weak));
 
-static atomic_int own_wanted; /* relaxed: set before the first product, by a test */
-
-void hkt__gemm_use_own(int on)
+/* Whether OpenBLAS runs kernels without AVX although this CPU has AVX2: these are the cores it has none for. */
+static int is_library_blind(void)
 {
-    atomic_store_explicit(&own_wanted, on, memory_order_relaxed);
+    static const char *const old[] = { "Prescott", "Core2", "Penryn", "Dunnington", "Nehalem", "Katmai", "Coppermine",
+                                       "Northwood", "Banias", "Athlon", "Opteron", "Opteron_SSE3", "Barcelona", "Bobcat",
+                                       "Atom", "Nano", "Unknown" };
+
+    if (openblas_get_corename == NULL || hkt__isa_best() == HKT__ISA_base)
+        return 0;
+    for (size_t i = 0; i < sizeof old / sizeof *old; i++)
+        if (strcmp(openblas_get_corename(), old[i]) == 0)
+            return 1;
+    return 0;
 }
 
 static int is_own(void)
 {
-    return atomic_load_explicit(&own_wanted, memory_order_relaxed);
+    static atomic_int blind; /* 0 not asked yet, 1 no, 2 yes; relaxed: every thread finds the same */
+    int choice = atomic_load_explicit(&chosen, memory_order_relaxed);
+    int known = atomic_load_explicit(&blind, memory_order_relaxed);
+
+    if (choice != HKT__GEMM_BY_RULE)
+        return choice == HKT__GEMM_OWN;
+    if (known == 0) {
+        known = 1 + is_library_blind();
+        atomic_store_explicit(&blind, known, memory_order_relaxed);
+    }
+    return known == 2;
 }
 
 void hkt__gemm_threads_set(int threads)
@@ -59,18 +85,11 @@ static void library_f64(const struct hkt__gemm *g)
                 (int)g->n, (int)g->k, g->alpha, g->a, ld_of(g->lda), g->b, ld_of(g->ldb), g->beta, g->c, ld_of(g->ldc));
 }
 
-const char *hkt__gemm_name(void)
+static const char *library_name(void)
 {
-    if (is_own())
-        return "own";
     return openblas_get_config != NULL ? openblas_get_config() : "cblas";
 }
 #else
-void hkt__gemm_use_own(int on)
-{
-    (void)on;
-}
-
 static int is_own(void)
 {
     return 1;
@@ -83,32 +102,48 @@ void hkt__gemm_threads_set(int threads)
 
 static void library_f32(const struct hkt__gemm *g)
 {
-    owns[0]->f32(g);
+    (void)g;
 }
 
 static void library_f64(const struct hkt__gemm *g)
 {
-    owns[0]->f64(g);
+    (void)g;
 }
 
-const char *hkt__gemm_name(void)
+static const char *library_name(void)
 {
-    return "own";
+    return "";
 }
 #endif
 
-void hkt__gemm_f32(const struct hkt__gemm *gemm)
+const char *hkt__gemm_name(void)
+{
+    static const char *const names[] = {
+#define GEMM_NAME(isa) "own (" #isa ")",
+        HKT__ISA_TABLE(GEMM_NAME)
+#undef GEMM_NAME
+    };
+
+    return is_own() ? names[hkt__isa_best()] : library_name();
+}
+
+uint64_t hkt__gemm_pack_bytes(size_t real_bytes)
+{
+    return is_own() ? (uint64_t)HKT__GEMM_KC * (HKT__GEMM_MC + HKT__GEMM_NC) * real_bytes : 0;
+}
+
+void hkt__gemm_f32(const struct hkt__gemm *gemm, void *pack)
 {
     if (is_own())
-        owns[hkt__isa_best()]->f32(gemm);
+        owns[hkt__isa_best()]->f32(gemm, pack);
     else if (gemm->m > 0 && gemm->n > 0)
         library_f32(gemm);
 }
 
-void hkt__gemm_f64(const struct hkt__gemm *gemm)
+void hkt__gemm_f64(const struct hkt__gemm *gemm, void *pack)
 {
     if (is_own())
-        owns[hkt__isa_best()]->f64(gemm);
+        owns[hkt__isa_best()]->f64(gemm, pack);
     else if (gemm->m > 0 && gemm->n > 0)
         library_f64(gemm);
 }
@@ -120,9 +155,10 @@ static void widen(const struct hkt__math_ops *ops, float *to, const uint16_t *fr
 }
 
 /* Columns [j, j + cols) of C. wide holds op(A) whole, then the panel of B, then of C when C is bf16. */
-static void bf16_panel(const struct hkt__math_ops *ops, const struct hkt__gemm *g, float *wide, const int64_t part[2],
+static void bf16_panel(const struct hkt__math *math, const struct hkt__gemm *g, float *wide, const int64_t part[2],
                        int is_c_real)
 {
+    const struct hkt__math_ops *ops = math->ops;
     int64_t j = part[0], cols = part[1];
     float *b = wide + g->m * g->k, *c = b + g->k * PANEL_COLS;
     const int64_t b_shape[2] = { g->trans_b ? cols : g->k, g->trans_b ? g->k : cols };
@@ -136,14 +172,14 @@ static void bf16_panel(const struct hkt__math_ops *ops, const struct hkt__gemm *
     real.ldb = b_shape[1];
     if (is_c_real) {
         real.c = (float *)g->c + j;
-        hkt__gemm_f32(&real);
+        hkt__gemm_f32(&real, math->pack);
         return;
     }
     real.c = c;
     real.ldc = cols;
     if (g->beta != 0)
         widen(ops, c, (const uint16_t *)g->c + j, (const int64_t[]){ g->m, cols }, g->ldc);
-    hkt__gemm_f32(&real);
+    hkt__gemm_f32(&real, math->pack);
     for (int64_t r = 0; r < g->m; r++)
         ops->from_real((uint16_t *)g->c + r * g->ldc + j, c + r * cols, cols);
 }
@@ -158,7 +194,7 @@ static enum hkt_status bf16_gemm(struct hkt__math *math, const struct hkt__gemm 
         return rc;
     widen(math->ops, wide, g->a, (const int64_t[]){ g->trans_a ? g->k : g->m, g->trans_a ? g->m : g->k }, g->lda);
     for (int64_t j = 0; j < g->n; j += PANEL_COLS)
-        bf16_panel(math->ops, g, wide, (const int64_t[]){ j, g->n - j < PANEL_COLS ? g->n - j : PANEL_COLS }, is_c_real);
+        bf16_panel(math, g, wide, (const int64_t[]){ j, g->n - j < PANEL_COLS ? g->n - j : PANEL_COLS }, is_c_real);
     return HKT_OK;
 }
 
@@ -167,9 +203,9 @@ static enum hkt_status gemm_any(struct hkt__math *math, const struct hkt__gemm *
     if (math->ops->store == HKT_BF16)
         return bf16_gemm(math, gemm, is_c_real);
     if (math->ops->store == HKT_F32)
-        hkt__gemm_f32(gemm);
+        hkt__gemm_f32(gemm, math->pack);
     else
-        hkt__gemm_f64(gemm);
+        hkt__gemm_f64(gemm, math->pack);
     return HKT_OK;
 }
 

@@ -1,11 +1,13 @@
 /* Matrix products, row-major: C = alpha * op(A) op(B) + beta * C. By a CBLAS library where the build found one, else by the
- * project's own blocked product (gemm_kernels.h).
+ * project's own blocked product (gemm_kernels.h); also by the own one where OpenBLAS does not know the CPU and falls back to
+ * kernels of twenty years ago (0.3.21, of Debian 12, does on Intel's fifth Xeon generation: 32 GF/s of 150 in f32).
  *
  * Same shapes and values, same bits, run after run, as long as the number of threads stays. Rows of C do not depend on each
  * other's values, but their bits may depend on the number of rows. */
 #ifndef HOCKET_PARALLEL_GEMM_H
 #define HOCKET_PARALLEL_GEMM_H
 
+#include <stddef.h>
 #include <stdint.h>
 
 #include "hocket/status.h"
@@ -23,9 +25,11 @@ struct hkt__gemm {
     int64_t lda, ldb, ldc;
 };
 
-/** All three in f32, in f64. Need no scratch and cannot fail. */
-void hkt__gemm_f32(const struct hkt__gemm *gemm);
-void hkt__gemm_f64(const struct hkt__gemm *gemm);
+/** All three in f32, in f64. Cannot fail. pack: hkt__gemm_pack_bytes of it, aligned to 64 bytes (struct hkt__math has it). */
+void hkt__gemm_f32(const struct hkt__gemm *gemm, void *pack);
+void hkt__gemm_f64(const struct hkt__gemm *gemm, void *pack);
+/** Room the product in use needs to rearrange its operands, for elements of `real_bytes`; 0 when it needs none. */
+uint64_t hkt__gemm_pack_bytes(size_t real_bytes);
 
 /** A, B and C in the store type of `math` (see parallel/math_ops.h). Errors: NOMEM for scratch, only with bf16. */
 HKT_NODISCARD enum hkt_status hkt__gemm(struct hkt__math *math, const struct hkt__gemm *gemm);
@@ -53,9 +57,15 @@ HKT_NODISCARD enum hkt_status hkt__linear_weight_grad(struct hkt__math *math, co
 
 /** Threads of the products of this process (not of this rank). A rank should have cores / local ranks, at least 1. */
 void hkt__gemm_threads_set(int threads);
-/** Which product is in use: "cblas (OpenBLAS ...)", "own (avx2)". */
+/** Which product is in use: the library's own words, or "own (avx2)". */
 const char *hkt__gemm_name(void);
-/** For tests and comparison: 1 makes this process use the project's own product although a library is there. */
-void hkt__gemm_use_own(int on);
+
+enum hkt__gemm_choice {
+    HKT__GEMM_BY_RULE,   /* the library, unless it has nothing for this CPU */
+    HKT__GEMM_LIBRARY,   /* where there is one */
+    HKT__GEMM_OWN
+};
+/** For tests and comparison, before any struct hkt__math is made. */
+void hkt__gemm_choose(enum hkt__gemm_choice choice);
 
 #endif

@@ -1,40 +1,99 @@
-/* The project's own matrix product for one real type and one instruction set; a template that is included with REAL and
+/* The project's own matrix product for one real type and one instruction set; a template that is included with REAL,
  * VEC_BYTES, MR (rows of the register tile) and N(name) defined. After Goto & van de Geijn, "Anatomy of high-performance
  * matrix multiplication", ACM TOMS 34(3), 2008: panels of A and B are copied into the order in which a tile of MR x NR
- * sums in registers reads them. Sums run over k in order, so blocking does not show in the bits except through KC. */
+ * sums in registers reads them. Sums run over k in order, so of the blocking only KC shows in the bits. */
 #define LANES (VEC_BYTES / (int)sizeof(REAL))
 #define NR (2 * LANES)
 
 typedef REAL N(gemm_vec) __attribute__((vector_size(VEC_BYTES)));
+typedef REAL N(quad) __attribute__((vector_size(4 * sizeof(REAL))));
 
-static _Thread_local struct {
-    _Alignas(64) REAL a[MC * KC];
-    _Alignas(64) REAL b[KC * NC];
-} N(pack);
-
-/* Panels of `width` rows of op(X), each as [k][width], short panels filled with zeros. */
-static void N(pack_panels)(REAL *to, const REAL *from, const int64_t stride[2], const int64_t shape[2], int width)
+/* to[k][j] = from[j][k] for 4 x 4, rows of `from` ld apart, of `to` width apart. */
+INLINE void N(transpose_4x4)(REAL *to, int64_t width, const REAL *from, int64_t ld)
 {
-    for (int64_t i = 0; i < shape[0]; i += width) {
-        int64_t wide = shape[0] - i < width ? shape[0] - i : width;
+    N(quad) a, b, c, d;
 
-        for (int64_t k = 0; k < shape[1]; k++, to += width) {
-            const REAL *column = from + i * stride[0] + k * stride[1];
+    memcpy(&a, from, sizeof a);
+    memcpy(&b, from + ld, sizeof b);
+    memcpy(&c, from + 2 * ld, sizeof c);
+    memcpy(&d, from + 3 * ld, sizeof d);
+    N(quad) ab_low = __builtin_shufflevector(a, b, 0, 4, 1, 5), ab_high = __builtin_shufflevector(a, b, 2, 6, 3, 7);
+    N(quad) cd_low = __builtin_shufflevector(c, d, 0, 4, 1, 5), cd_high = __builtin_shufflevector(c, d, 2, 6, 3, 7);
 
-            for (int64_t j = 0; j < wide; j++)
-                to[j] = column[j * stride[0]];
-            for (int64_t j = wide; j < width; j++)
-                to[j] = 0;
+    a = __builtin_shufflevector(ab_low, cd_low, 0, 1, 4, 5);
+    b = __builtin_shufflevector(ab_low, cd_low, 2, 3, 6, 7);
+    c = __builtin_shufflevector(ab_high, cd_high, 0, 1, 4, 5);
+    d = __builtin_shufflevector(ab_high, cd_high, 2, 3, 6, 7);
+    memcpy(to, &a, sizeof a);
+    memcpy(to + width, &b, sizeof b);
+    memcpy(to + 2 * width, &c, sizeof c);
+    memcpy(to + 3 * width, &d, sizeof d);
+}
+
+/* One panel: to[k][width] from `wide` <= width rows of op(X), whose k is next to k (each row contiguous). */
+INLINE void N(pack_rows)(REAL *to, const REAL *from, int64_t ld, const int64_t shape[2], int width)
+{
+    int64_t wide = shape[0], kc = shape[1], j = 0;
+
+    for (; j + 4 <= wide; j += 4) {
+        int64_t k = 0;
+
+        for (; k + 4 <= kc; k += 4)
+            N(transpose_4x4)(to + k * width + j, width, from + j * ld + k, ld);
+        for (; k < kc; k++)
+            for (int i = 0; i < 4; i++)
+                to[k * width + j + i] = from[(j + i) * ld + k];
+    }
+    for (; j < width; j++)
+        for (int64_t k = 0; k < kc; k++)
+            to[k * width + j] = j < wide ? from[j * ld + k] : 0;
+}
+
+/* The same where rows are next to each other (each k contiguous). */
+INLINE void N(pack_cols)(REAL *to, const REAL *from, int64_t ld, const int64_t shape[2], int width)
+{
+    for (int64_t k = 0; k < shape[1]; k++, to += width, from += ld)
+        if (shape[0] == width) {
+            memcpy(to, from, (size_t)width * sizeof *to);
+        } else {
+            for (int64_t j = 0; j < width; j++)
+                to[j] = j < shape[0] ? from[j] : 0;
         }
+}
+
+/* Panels of `width` rows of op(X), shape[0] rows of shape[1] in all; short panels are filled with zeros. */
+INLINE void N(pack_panels)(REAL *to, const REAL *from, const int64_t ld_across[2], const int64_t shape[2], int width)
+{
+    int64_t ld = ld_across[0];
+
+    for (int64_t i = 0; i < shape[0]; i += width, to += width * shape[1]) {
+        const int64_t panel[2] = { shape[0] - i < width ? shape[0] - i : width, shape[1] };
+
+        if (ld_across[1])
+            N(pack_cols)(to, from + i, ld, panel, width);
+        else
+            N(pack_rows)(to, from + i * ld, ld, panel, width);
     }
 }
 
-/* tile[MR][NR] = the product of a panel of A and a panel of B. */
-static void N(tile)(REAL *tile, const REAL *a, const REAL *b, int64_t kc)
+static void N(pack_a)(REAL *to, const REAL *from, const int64_t ld_across[2], const int64_t shape[2])
+{
+    N(pack_panels)(to, from, ld_across, shape, MR);
+}
+
+static void N(pack_b)(REAL *to, const REAL *from, const int64_t ld_across[2], const int64_t shape[2])
+{
+    N(pack_panels)(to, from, ld_across, shape, NR);
+}
+
+/* The product of a panel of A and a panel of B, added to C times alpha: high rows, wide columns of the tile. */
+static void N(tile)(const struct hkt__gemm *gemm, REAL *c, const REAL *a, const REAL *b, const int64_t shape[3])
 {
     N(gemm_vec) sum[MR][2] = { { { 0 } } };
+    const int64_t high = shape[0], wide = shape[1], ldc = gemm->ldc;
+    const REAL alpha = (REAL)gemm->alpha;
 
-    for (int64_t k = 0; k < kc; k++, a += MR, b += NR) {
+    for (int64_t k = 0; k < shape[2]; k++, a += MR, b += NR) {
         N(gemm_vec) b0, b1;
 
         memcpy(&b0, b, sizeof b0);
@@ -44,52 +103,107 @@ static void N(tile)(REAL *tile, const REAL *a, const REAL *b, int64_t kc)
             sum[i][1] += a[i] * b1;
         }
     }
-    memcpy(tile, sum, sizeof sum);
+    if (high == MR && wide == NR) {
+        for (int i = 0; i < MR; i++)
+            for (int half = 0; half < 2; half++) {
+                REAL *at = c + i * ldc + half * LANES;
+                N(gemm_vec) old;
+
+                memcpy(&old, at, sizeof old);
+                old += alpha * sum[i][half];
+                memcpy(at, &old, sizeof old);
+            }
+        return;
+    }
+    REAL flat[MR * NR];
+
+    memcpy(flat, sum, sizeof flat);
+    for (int64_t r = 0; r < high; r++)
+        for (int64_t s = 0; s < wide; s++)
+            c[r * ldc + s] += alpha * flat[r * NR + s];
 }
 
-/* C += alpha * A B for packed blocks of mc x kc and kc x nc. */
-static void N(block)(const struct hkt__gemm *gemm, REAL *c, int64_t mc, int64_t nc, int64_t kc)
+/* C += alpha * A B for packed blocks of shape[0] x shape[2] and shape[2] x shape[1]. */
+static void N(block)(const struct hkt__gemm *gemm, REAL *c, const REAL *a, const REAL *b, const int64_t shape[3])
 {
-    REAL tile[MR * NR];
+    for (int64_t j = 0; j < shape[1]; j += NR)
+        for (int64_t i = 0; i < shape[0]; i += MR) {
+            const int64_t part[3] = { shape[0] - i < MR ? shape[0] - i : MR, shape[1] - j < NR ? shape[1] - j : NR, shape[2] };
 
-    for (int64_t j = 0; j < nc; j += NR)
-        for (int64_t i = 0; i < mc; i += MR) {
-            int64_t high = mc - i < MR ? mc - i : MR, wide = nc - j < NR ? nc - j : NR;
-
-            N(tile)(tile, N(pack).a + i * kc, N(pack).b + j * kc, kc);
-            for (int64_t r = 0; r < high; r++)
-                for (int64_t s = 0; s < wide; s++)
-                    c[(i + r) * gemm->ldc + j + s] += (REAL)gemm->alpha * tile[r * NR + s];
+            N(tile)(gemm, c + i * gemm->ldc + j, a + i * shape[2], b + j * shape[2], part);
         }
 }
 
 static void N(scale_c)(const struct hkt__gemm *gemm)
 {
-    REAL *c = gemm->c;
+    const REAL beta = (REAL)gemm->beta;
+    const int64_t n = gemm->n;
 
-    for (int64_t i = 0; i < gemm->m; i++)
-        for (int64_t j = 0; j < gemm->n; j++)
-            c[i * gemm->ldc + j] = gemm->beta == 0 ? 0 : (REAL)gemm->beta * c[i * gemm->ldc + j];
+    for (int64_t i = 0; i < gemm->m; i++) {
+        REAL *c = (REAL *)gemm->c + i * gemm->ldc;
+
+        if (beta == 0)
+            memset(c, 0, (size_t)n * sizeof *c);
+        else
+            for (int64_t j = 0; j < n; j++)
+                c[j] *= beta;
+    }
 }
 
-static void N(gemm)(const struct hkt__gemm *gemm)
+/* Few rows against rows of B (decoding): each element is a dot product, nothing is copied. */
+static void N(thin)(const struct hkt__gemm *gemm)
 {
-    const int64_t a_stride[2] = { gemm->trans_a ? 1 : gemm->lda, gemm->trans_a ? gemm->lda : 1 };
-    const int64_t b_stride[2] = { gemm->trans_b ? gemm->ldb : 1, gemm->trans_b ? 1 : gemm->ldb }; /* of op(B)^T */
-    const REAL *a = gemm->a, *b = gemm->b;
+    const int64_t depth = gemm->k;
+
+    for (int64_t j = 0; j < gemm->n; j++)
+        for (int64_t i = 0; i < gemm->m; i++) {
+            const REAL *a = (const REAL *)gemm->a + i * gemm->lda, *b = (const REAL *)gemm->b + j * gemm->ldb;
+            N(gemm_vec) sum[4] = { { 0 } };
+            REAL lane[LANES], tail = 0;
+            int64_t k = 0;
+
+            for (; k + 4 * LANES <= depth; k += 4 * LANES)
+                for (int s = 0; s < 4; s++) {
+                    N(gemm_vec) x, y;
+
+                    memcpy(&x, a + k + s * LANES, sizeof x);
+                    memcpy(&y, b + k + s * LANES, sizeof y);
+                    sum[s] += x * y;
+                }
+            for (; k < depth; k++)
+                tail += a[k] * b[k];
+            sum[0] = (sum[0] + sum[1]) + (sum[2] + sum[3]);
+            memcpy(lane, &sum[0], sizeof lane);
+            for (int s = 0; s < LANES; s++)
+                tail += lane[s];
+            ((REAL *)gemm->c)[i * gemm->ldc + j] += (REAL)gemm->alpha * tail;
+        }
+}
+
+static void N(gemm)(const struct hkt__gemm *gemm, void *pack)
+{
+    const int64_t a_ld[2] = { gemm->lda, gemm->trans_a }, b_ld[2] = { gemm->ldb, !gemm->trans_b };
+    REAL *pack_a = pack, *pack_b = pack_a + HKT__GEMM_MC * HKT__GEMM_KC;
 
     if (gemm->beta != 1)
         N(scale_c)(gemm);
-    for (int64_t j = 0; j < gemm->n; j += NC)
-        for (int64_t k = 0; k < gemm->k; k += KC) {
-            int64_t nc = gemm->n - j < NC ? gemm->n - j : NC, kc = gemm->k - k < KC ? gemm->k - k : KC;
+    if (gemm->m <= 2 && !gemm->trans_a && gemm->trans_b) {
+        N(thin)(gemm);
+        return;
+    }
+    for (int64_t j = 0; j < gemm->n; j += HKT__GEMM_NC)
+        for (int64_t k = 0; k < gemm->k; k += HKT__GEMM_KC) {
+            int64_t nc = gemm->n - j < HKT__GEMM_NC ? gemm->n - j : HKT__GEMM_NC;
+            int64_t kc = gemm->k - k < HKT__GEMM_KC ? gemm->k - k : HKT__GEMM_KC;
+            const REAL *b = (const REAL *)gemm->b + (gemm->trans_b ? j * gemm->ldb + k : k * gemm->ldb + j);
 
-            N(pack_panels)(N(pack).b, b + j * b_stride[0] + k * b_stride[1], b_stride, (int64_t[]){ nc, kc }, NR);
-            for (int64_t i = 0; i < gemm->m; i += MC) {
-                int64_t mc = gemm->m - i < MC ? gemm->m - i : MC;
+            N(pack_b)(pack_b, b, b_ld, (int64_t[]){ nc, kc });
+            for (int64_t i = 0; i < gemm->m; i += HKT__GEMM_MC) {
+                int64_t mc = gemm->m - i < HKT__GEMM_MC ? gemm->m - i : HKT__GEMM_MC;
+                const REAL *a = (const REAL *)gemm->a + (gemm->trans_a ? k * gemm->lda + i : i * gemm->lda + k);
 
-                N(pack_panels)(N(pack).a, a + i * a_stride[0] + k * a_stride[1], a_stride, (int64_t[]){ mc, kc }, MR);
-                N(block)(gemm, (REAL *)gemm->c + i * gemm->ldc + j, mc, nc, kc);
+                N(pack_a)(pack_a, a, a_ld, (int64_t[]){ mc, kc });
+                N(block)(gemm, (REAL *)gemm->c + i * gemm->ldc + j, pack_a, pack_b, (int64_t[]){ mc, nc, kc });
             }
         }
 }

@@ -5,20 +5,19 @@
 #include "parallel/gemm.h"
 #include "parallel/isa.h"
 
+#define INLINE static inline __attribute__((always_inline))
+
 #if defined(__AVX512F__)
 #define VEC_BYTES 64
-#define MR 12
+#define MR 12 /* of 32 registers 24 sum */
 #elif defined(__AVX2__)
 #define VEC_BYTES 32
-#define MR 6
+#define MR 6 /* of 16 registers 12 sum */
 #else
 #define VEC_BYTES 16
 #define MR 6
 #endif
-/* A's block stays in the second-level cache, one panel of B in the first. MC is a multiple of every MR, NC of every NR. */
-#define MC 96
-#define KC 256
-#define NC 512
+_Static_assert(HKT__GEMM_MC % MR == 0 && HKT__GEMM_NC % (2 * VEC_BYTES / 4) == 0, "packed panels must fit the blocks");
 
 #define REAL float
 #define N(name) name##_f32

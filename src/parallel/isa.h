@@ -9,9 +9,15 @@
 #define HKT__ISA_EXPAND(prefix, isa) HKT__ISA_PASTE(prefix, isa)
 #define HKT__ISA_NAME(prefix) HKT__ISA_EXPAND(prefix, HKT__ISA)
 
+/* Blocks of the own matrix product: A's stays in the second-level cache, a panel of B in the first. */
+#define HKT__GEMM_MC 192
+#define HKT__GEMM_KC 256
+#define HKT__GEMM_NC 512
+
+/** pack: room for HKT__GEMM_KC * (HKT__GEMM_MC + HKT__GEMM_NC) elements, aligned to 64 bytes. */
 struct hkt__gemm_own {
-    void (*f32)(const struct hkt__gemm *gemm);
-    void (*f64)(const struct hkt__gemm *gemm);
+    void (*f32)(const struct hkt__gemm *gemm, void *pack);
+    void (*f64)(const struct hkt__gemm *gemm, void *pack);
 };
 
 /* X(set): the sets of this build. */

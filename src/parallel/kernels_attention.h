@@ -11,6 +11,7 @@
 /* Scratch of one call, cut out of one block of reals. keys * d each: k, v, dk, dv; TILE_Q * d each: q, y, dy, dq. */
 struct N(work) {
     REAL *k, *v, *dk, *dv, *q, *y, *dy, *dq, *scores, *dscores, *max, *sum;
+    void *pack; /* for products */
 };
 
 static enum hkt_status N(work_get)(struct hkt__math *math, const struct hkt__attention *a, int is_backward,
@@ -23,7 +24,7 @@ static enum hkt_status N(work_get)(struct hkt__math *math, const struct hkt__att
 
     if (rc != HKT_OK)
         return rc;
-    struct N(work) work = { .k = memory };
+    struct N(work) work = { .k = memory, .pack = math->pack };
 
     work.v = work.k + whole;
     work.q = work.v + whole;
@@ -54,10 +55,9 @@ static void N(head_out)(void *rows, int64_t ld, const REAL *from, const int64_t 
         N(from_real)((STORE *)rows + r * ld, from + r * shape[1], shape[1]);
 }
 
-/* C[m][n] += alpha * A op(B), all dense but C's rows ldc apart; op_b: B is [n][k] when trans_b. */
-static void N(product)(struct hkt__gemm gemm)
+static void N(product)(const struct N(work) *w, struct hkt__gemm gemm)
 {
-    REAL_GEMM(&gemm);
+    REAL_GEMM(&gemm, w->pack);
 }
 
 /* Where head `head` of row `row` of a stored matrix begins. */
@@ -84,7 +84,7 @@ static int64_t N(seen)(const struct hkt__attention *a, const struct N(tile) *t, 
 
 static void N(scores)(const struct hkt__attention *a, const struct N(work) *w, const struct N(tile) *t)
 {
-    N(product)((struct hkt__gemm){ .trans_b = 1, .m = t->nq, .n = t->nk, .k = a->head_dim, .alpha = a->scale, .a = w->q,
+    N(product)(w, (struct hkt__gemm){ .trans_b = 1, .m = t->nq, .n = t->nk, .k = a->head_dim, .alpha = a->scale, .a = w->q,
                                    .lda = a->head_dim, .b = w->k + t->j * a->head_dim, .ldb = a->head_dim,
                                    .c = w->scores, .ldc = TILE_K });
 }
@@ -128,7 +128,7 @@ static void N(forward_tiles)(const struct hkt__attention *a, const struct N(work
         N(scores)(a, w, t);
         for (int64_t r = 0; r < t->nq; r++)
             N(online)(a, w, t, r);
-        N(product)((struct hkt__gemm){ .m = t->nq, .n = a->head_dim, .k = t->nk, .alpha = 1, .beta = 1, .a = w->scores,
+        N(product)(w, (struct hkt__gemm){ .m = t->nq, .n = a->head_dim, .k = t->nk, .alpha = 1, .beta = 1, .a = w->scores,
                                        .lda = TILE_K, .b = w->v + t->j * a->head_dim, .ldb = a->head_dim, .c = w->y,
                                        .ldc = a->head_dim });
     }
@@ -179,7 +179,7 @@ static enum hkt_status N(attention)(struct hkt__math *math, const struct hkt__at
 static void N(weights)(const struct hkt__attention *a, const struct N(work) *w, const struct N(tile) *t, const REAL *lse)
 {
     N(scores)(a, w, t);
-    N(product)((struct hkt__gemm){ .trans_b = 1, .m = t->nq, .n = t->nk, .k = a->head_dim, .alpha = 1, .a = w->dy,
+    N(product)(w, (struct hkt__gemm){ .trans_b = 1, .m = t->nq, .n = t->nk, .k = a->head_dim, .alpha = 1, .a = w->dy,
                                    .lda = a->head_dim, .b = w->v + t->j * a->head_dim, .ldb = a->head_dim,
                                    .c = w->dscores, .ldc = TILE_K });
     for (int64_t r = 0; r < t->nq; r++) {
@@ -199,11 +199,11 @@ static void N(backward_tile)(const struct hkt__attention *a, const struct N(work
 {
     int64_t d = a->head_dim;
 
-    N(product)((struct hkt__gemm){ .trans_a = 1, .m = t->nk, .n = d, .k = t->nq, .alpha = 1, .beta = 1, .a = w->scores,
+    N(product)(w, (struct hkt__gemm){ .trans_a = 1, .m = t->nk, .n = d, .k = t->nq, .alpha = 1, .beta = 1, .a = w->scores,
                                    .lda = TILE_K, .b = w->dy, .ldb = d, .c = w->dv + t->j * d, .ldc = d });
-    N(product)((struct hkt__gemm){ .m = t->nq, .n = d, .k = t->nk, .alpha = a->scale, .beta = 1, .a = w->dscores,
+    N(product)(w, (struct hkt__gemm){ .m = t->nq, .n = d, .k = t->nk, .alpha = a->scale, .beta = 1, .a = w->dscores,
                                    .lda = TILE_K, .b = w->k + t->j * d, .ldb = d, .c = w->dq, .ldc = d });
-    N(product)((struct hkt__gemm){ .trans_a = 1, .m = t->nk, .n = d, .k = t->nq, .alpha = a->scale, .beta = 1,
+    N(product)(w, (struct hkt__gemm){ .trans_a = 1, .m = t->nk, .n = d, .k = t->nq, .alpha = a->scale, .beta = 1,
                                    .a = w->dscores, .lda = TILE_K, .b = w->q, .ldb = d, .c = w->dk + t->j * d,
                                    .ldc = d });
 }

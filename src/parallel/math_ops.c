@@ -82,14 +82,20 @@ enum hkt_status hkt__math_init(struct hkt__math *math, enum hkt_dtype store, str
     if (ops == NULL)
         return hkt__parallel_fail(HKT_ERR_INVALID, "a model computes in float, double or bfloat16, not in %s",
                                   hkt_dtype_name(store));
-    *math = (struct hkt__math){ .ops = ops, .memory = memory };
-    return HKT_OK;
+    uint64_t pack_bytes = hkt__gemm_pack_bytes(ops->real_bytes);
+    void *pack = NULL;
+    enum hkt_status rc = pack_bytes > 0 ? hkt__memory_alloc(memory, HKT__MEMORY_BUFFER, pack_bytes, &pack) : HKT_OK;
+
+    if (rc == HKT_OK)
+        *math = (struct hkt__math){ .ops = ops, .memory = memory, .pack = pack };
+    return rc;
 }
 
 void hkt__math_fini(struct hkt__math *math)
 {
     hkt__memory_free(math->memory, math->scratch);
-    math->scratch = NULL;
+    hkt__memory_free(math->memory, math->pack);
+    math->scratch = math->pack = NULL;
     math->scratch_bytes = 0;
 }
 

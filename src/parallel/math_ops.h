@@ -208,9 +208,10 @@ struct hkt__math {
     struct hkt__memory *memory;
     void *scratch;
     uint64_t scratch_bytes;
+    void *pack;              /* of matrix products; a buffer of fixed size, or NULL when they need none */
 };
 
-/** Errors: INVALID for a dtype that is no store type. */
+/** Errors: INVALID for a dtype that is no store type; NOMEM. */
 HKT_NODISCARD enum hkt_status hkt__math_init(struct hkt__math *math, enum hkt_dtype store,
                                              struct hkt__memory *memory);
 void hkt__math_fini(struct hkt__math *math);
