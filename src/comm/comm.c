@@ -264,7 +264,9 @@ static enum hkt_status connect_members(struct hkt_comm *comm, const struct hkt__
     rc = params->exchange(params->exchange_arg, own, sizeof *own, all);
     if (rc == HKT_OK)
         rc = check_contributions(comm, all);
-    comm->routes.all_copy = rc == HKT_OK;
+    const bool is_agreed = rc == HKT_OK; /* all go on: who then cannot must tell the others */
+
+    comm->routes.all_copy = is_agreed;
     for (int r = 0; r < comm->nranks && rc == HKT_OK; r++)
         comm->routes.all_copy &= all[r].copies != 0;
     for (int t = 0; t < HKT__TRANSPORTS_MAX && rc == HKT_OK; t++)
@@ -273,7 +275,9 @@ static enum hkt_status connect_members(struct hkt_comm *comm, const struct hkt__
     comm->routes.prices = all[0].prices;
     comm->routes.tuned = all[0].tuned;
     hkt__free(all);
-    return rc == HKT_OK ? map_memory(comm) : rc;
+    if (rc == HKT_OK)
+        rc = map_memory(comm);
+    return rc < 0 && is_agreed ? hkt__comm_fail_here(comm, rc, "connecting") : rc;
 }
 
 static enum hkt_status read_options(struct hkt_comm *comm, const struct hkt_config *config)

@@ -113,6 +113,8 @@ struct joiner {
     struct hkt_comm **out_comm;
     enum hkt_status status;
     struct hkt__error error;
+    _Atomic int *nfailed;        /* of all joiners */
+    int place;                   /* among those that failed: 0 is the first, on whom the others may have waited in vain */
 };
 
 static void *run_joiner(void *arg)
@@ -121,6 +123,8 @@ static void *run_joiner(void *arg)
 
     joiner->status = hkt_comm_init_rank(joiner->out_comm, joiner->nranks, &joiner->id, joiner->rank, joiner->config);
     joiner->error = *hkt__error_here();
+    if (joiner->status < 0)
+        joiner->place = atomic_fetch_add_explicit(joiner->nfailed, 1, memory_order_relaxed); /* read after the joins */
     return NULL;
 }
 
@@ -139,6 +143,7 @@ enum hkt_status hkt_comm_init_all(struct hkt_comm **out_comms, int nranks, const
 {
     struct joiner *joiners;
     struct hkt_unique_id id;
+    _Atomic int nfailed = 0;
     int started = 0;
     enum hkt_status rc;
 
@@ -154,7 +159,8 @@ enum hkt_status hkt_comm_init_all(struct hkt_comm **out_comms, int nranks, const
     if (joiners == NULL || comms == NULL)
         rc = hkt__fail(HKT_ERR_NOMEM, "no memory for %d ranks", nranks);
     for (int r = 0; r < nranks && rc == HKT_OK; r++) {
-        joiners[r] = (struct joiner){.id = id, .config = config, .nranks = nranks, .rank = r, .out_comm = &comms[r]};
+        joiners[r] = (struct joiner){.id = id, .config = config, .nranks = nranks, .rank = r, .out_comm = &comms[r],
+                                     .nfailed = &nfailed};
         if (pthread_create(&joiners[r].thread, NULL, run_joiner, &joiners[r]) != 0)
             rc = hkt__fail(HKT_ERR_SYSTEM, "cannot start a thread for rank %d (ulimit -u)", r);
         started += rc == HKT_OK;
@@ -162,7 +168,7 @@ enum hkt_status hkt_comm_init_all(struct hkt_comm **out_comms, int nranks, const
     for (int r = 0; r < started; r++)
         pthread_join(joiners[r].thread, NULL);
     for (int r = 0; r < started && rc == HKT_OK; r++) {
-        if (joiners[r].status < 0) {
+        if (joiners[r].status < 0 && joiners[r].place == 0) {
             rc = joiners[r].status;
             *hkt__error_here() = joiners[r].error;
         }
@@ -192,14 +198,16 @@ struct split_exchange {
     struct hkt_comm *parent;
     const int32_t *members;          /* parent ranks */
     int nmembers;
+    bool has_begun;                  /* this rank has taken part, or failed the parent */
 };
 
 static enum hkt_status exchange_parent(void *arg, const void *in, size_t bytes, void *out)
 {
-    const struct split_exchange *x = arg;
+    struct split_exchange *x = arg;
     char *all = hkt__calloc((size_t)x->parent->nranks, bytes);
     enum hkt_status rc;
 
+    x->has_begun = true;
     /* Without memory this rank cannot take part: the parent fails on all ranks. */
     if (all == NULL)
         return hkt__comm_fail_here(x->parent, hkt__fail(HKT_ERR_NOMEM, "no memory to exchange addresses"), "split");
@@ -267,6 +275,8 @@ static enum hkt_status split_members(struct hkt_comm *parent, const struct split
     if (members[0] == parent->rank)
         parent->job->comms_led++;
     rc = hkt__comm_create(&params, out_comm);
+    if (rc < 0 && !exchange.has_begun)
+        rc = hkt__comm_fail_here(parent, rc, "split");
 
 free_all:
     hkt__free(members);

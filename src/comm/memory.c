@@ -86,11 +86,12 @@ enum hkt_status hkt_mem_alloc(void **out_memory, size_t bytes, struct hkt_comm *
     if (out_memory == NULL || comm == NULL)
         return hkt__fail(HKT_ERR_INVALID, "hkt_mem_alloc: out_memory and comm must not be NULL");
     r = hkt__calloc(1, sizeof *r);
-    rc = HKT_ERR_NOMEM;
-    if (r != NULL) {
+    if (r != NULL)
         r->bytes = hkt__round_up(bytes > 0 ? bytes : 1, PAGE);
-        rc = r->bytes < bytes ? HKT_ERR_NOMEM : allocate(comm, r);
-    }
+    if (r == NULL || r->bytes < bytes)
+        rc = hkt__fail(HKT_ERR_NOMEM, "hkt_mem_alloc: no memory for %zu bytes", bytes);
+    else
+        rc = allocate(comm, r);
     const enum hkt_status own = rc;
 
     rc = agree(comm, own, &culprit, &worst);
@@ -157,8 +158,12 @@ enum hkt_status hkt_comm_register(struct hkt_comm *comm, void *data, size_t byte
     rc = agree(comm, own, &culprit, &worst);
     if (rc < 0 || worst < 0) {
         hkt__free(r);
-        return rc < 0 ? rc : hkt__fail_peer(worst, culprit, "hkt_comm_register: peers cannot address the buffer of rank "
-                                            "%d: use memory of hkt_mem_alloc, on ranks of one host", culprit);
+        if (rc < 0)
+            return rc;
+        if (worst == HKT_ERR_NOMEM)
+            return hkt__fail_peer(worst, culprit, "hkt_comm_register: rank %d has no memory for it", culprit);
+        return hkt__fail_peer(worst, culprit, "hkt_comm_register: peers cannot address the buffer of rank %d: use memory of "
+                              "hkt_mem_alloc, on ranks of one host", culprit);
     }
     *r = (struct hkt__registered){.data = data, .bytes = bytes, .next = comm->registered};
     comm->registered = r;

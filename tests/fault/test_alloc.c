@@ -1,9 +1,13 @@
-/* What could break: an allocation fails somewhere in the life of a communicator - joining, first use of an algorithm, a
- * group, a split, memory, streams - and a rank crashes, hangs, leaks a descriptor, or reports success on wrong data.
+/* What could break: an allocation fails somewhere in the life of a communicator - joining, first use of an algorithm, groups
+ * small and large, splits in which some sit out, memory, registration, streams, events - and a rank crashes, hangs, leaks a
+ * descriptor, reports success on wrong data, fails without a word, or leaves the others waiting: after a failure either the
+ * communicator has failed on all ranks, or all ranks go on with it. Nobody helps by aborting, and deadlines are long, so
+ * that a wait in vain shows as TIMEOUT.
  * Allocation k fails, for k = 1, 1 + stride, ... until a whole life needs fewer than k; stride 1 with the argument "all". */
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,69 +20,165 @@
 #include "hocket/hocket.h"
 #include "ranks.h"
 
-#define RANKS 2
+enum { RANKS = 3, MANY = 20 };
 
-static int stride = 5;
+static int stride = 11;
+static _Atomic int ended;     /* ranks that make no more calls */
 
 struct life {
     pthread_t thread;
     struct hkt_comm *comm;
-    enum hkt_status status;
+    enum hkt_status status;   /* of the first call that failed */
+    const char *failed;       /* which, and how */
+    char text[512];
     const char *wrong;        /* a result that was reported as good and is not */
 };
 
-/** What a rank does with a communicator; stops at the first failure. */
-static enum hkt_status use(struct life *life)
+/** Keep the first failure. */
+static enum hkt_status note(struct life *life, enum hkt_status rc, const char *what)
 {
-    struct hkt_comm *comm = life->comm, *child = NULL;
-    const int rank = hkt_comm_rank(comm), peer = 1 - rank;
-    int32_t mine = rank + 1, sum = 0, got = 0, data[64] = {0};
-    struct hkt_stream *stream = NULL;
-    enum hkt_status rc = hkt_all_reduce(&mine, &sum, 1, HKT_INT32, HKT_SUM, comm, NULL);
-
-    if (rc == HKT_OK && sum != 3)
-        life->wrong = "all_reduce";
-    if (rc == HKT_OK)
-        rc = hkt_group_start();
-    if (rc == HKT_OK) {
-        rc = hkt_send(&mine, 1, HKT_INT32, peer, comm, NULL);
-        const enum hkt_status recv = hkt_recv(&got, 1, HKT_INT32, peer, comm, NULL), end = hkt_group_end();
-
-        rc = rc < 0 ? rc : recv < 0 ? recv : end;
-        if (rc == HKT_OK && got != peer + 1)
-            life->wrong = "send and receive";
+    if (rc < 0 && life->status == HKT_OK) {
+        life->status = rc;
+        life->failed = what;
+        snprintf(life->text, sizeof life->text, "%s", hkt_last_error());
     }
-    if (rc == HKT_OK)
-        rc = hkt_comm_split(comm, 0, -rank, NULL, &child);
-    if (rc == HKT_OK) {
+    return rc;
+}
+
+/** A rank that cannot make the calls that others make says so. */
+static bool can_go_on(struct life *life, enum hkt_status rc, const char *what)
+{
+    if (note(life, rc, what) < 0)
+        hkt_comm_revoke(life->comm);
+    return rc == HKT_OK;
+}
+
+static void check(struct life *life, enum hkt_status rc, const char *what, bool is_right)
+{
+    if (note(life, rc, what) == HKT_OK && !is_right)
+        life->wrong = what;
+}
+
+/* ---- what a rank does with a communicator ---- */
+
+static void sums(struct life *life)
+{
+    static const size_t counts[RANKS] = {1, 2, 1};
+    int32_t mine = hkt_comm_rank(life->comm) + 1, sum = 0, all[4] = {mine, mine, mine, mine}, part[2] = {0, 0};
+    const int32_t two = 2;
+    enum hkt_op twice;
+    enum hkt_status rc = hkt_all_reduce(&mine, &sum, 1, HKT_INT32, HKT_SUM, life->comm, NULL);
+
+    check(life, rc, "all_reduce", sum == 6);
+    if (!can_go_on(life, hkt_op_create_premulsum(&twice, &two, HKT_INT32, life->comm), "hkt_op_create_premulsum"))
+        return;
+    rc = hkt_reduce_scatter_v(all, part, counts, HKT_INT32, twice, life->comm, NULL);
+    check(life, rc, "reduce_scatter_v", part[0] == 12);
+    note(life, hkt_op_destroy(twice, life->comm), "hkt_op_destroy");
+}
+
+static enum hkt_status issue_ring(struct hkt_comm *comm, int messages, const int32_t *out, int32_t *in,
+                                  struct hkt_stream *stream)
+{
+    const int n = hkt_comm_size(comm), rank = hkt_comm_rank(comm);
+    enum hkt_status rc = hkt_group_start(), end;
+
+    for (int i = 0; i < messages && rc == HKT_OK; i++) {
+        rc = hkt_send(out, 1, HKT_INT32, (rank + 1) % n, comm, stream);
+        if (rc == HKT_OK)
+            rc = hkt_recv(&in[i], 1, HKT_INT32, (rank + n - 1) % n, comm, stream);
+    }
+    end = hkt_group_end();
+    return rc < 0 ? rc : end;
+}
+
+static void groups(struct life *life)
+{
+    const int n = hkt_comm_size(life->comm), rank = hkt_comm_rank(life->comm), from = (rank + n - 1) % n;
+    int32_t mine = rank + 1, got[MANY] = {0};
+    enum hkt_status rc = issue_ring(life->comm, 1, &mine, got, NULL);
+
+    check(life, rc, "a group", got[0] == from + 1);
+    rc = issue_ring(life->comm, MANY, &mine, got, NULL);
+    check(life, rc, "a large group", got[MANY - 1] == from + 1);
+}
+
+/** Ranks 0 and 1 become one communicator, rank 2 sits out or is another. */
+static void splits(struct life *life)
+{
+    const int rank = hkt_comm_rank(life->comm);
+
+    for (int i = 0; i < 2; i++) {
+        const int color = rank < 2 ? 0 : i == 0 ? -1 : 1;
+        struct hkt_comm *child = NULL;
+        int32_t data[64] = {0};
+        enum hkt_status rc = hkt_comm_split(life->comm, color, -rank, NULL, &child);
+
+        check(life, rc, "hkt_comm_split", (child == NULL) == (color < 0));
+        if (rc < 0 || child == NULL)
+            continue;
+        data[5] = rank == 1 || rank == 2 ? 7 : 0;
         rc = hkt_broadcast(data, data, 64, HKT_INT32, 0, child, NULL);
-        const enum hkt_status end = hkt_comm_destroy(child);
-
-        rc = rc < 0 ? rc : end;
+        check(life, rc, "a child's broadcast", data[5] == 7);
+        note(life, hkt_comm_destroy(child), "hkt_comm_destroy of a child");
     }
-    if (rc == HKT_OK)
-        rc = hkt_stream_create(&stream);
-    if (rc == HKT_OK)
-        rc = hkt_all_reduce(&mine, &sum, 1, HKT_INT32, HKT_MAX, comm, stream);
-    if (stream != NULL) {
-        const enum hkt_status end = hkt_stream_synchronize(stream);
+}
 
-        rc = rc < 0 ? rc : end;
+static void memory(struct life *life)
+{
+    struct hkt_comm *child = NULL;
+    void *shared = NULL;
+    int32_t sum = 0;
+
+    if (note(life, hkt_mem_alloc(&shared, 10000, life->comm), "hkt_mem_alloc") < 0)
+        return;
+    if (note(life, hkt_comm_split(life->comm, 0, 0, NULL, &child), "hkt_comm_split for memory") == HKT_OK) {
+        enum hkt_status rc = hkt_comm_register(child, shared, 10000);
+
+        ((int32_t *)shared)[0] = 5;
+        if (rc == HKT_ERR_UNSUPPORTED || note(life, rc, "hkt_comm_register") == HKT_OK) { /* tcp shares no memory */
+            rc = hkt_all_reduce(shared, &sum, 1, HKT_INT32, HKT_SUM, child, NULL);
+            check(life, rc, "all_reduce of shared memory", sum == 5 * RANKS);
+        }
+        note(life, hkt_comm_destroy(child), "hkt_comm_destroy of a child with memory");
+    }
+    note(life, hkt_mem_free(shared, life->comm), "hkt_mem_free");
+}
+
+static void streams(struct life *life)
+{
+    const int n = hkt_comm_size(life->comm), rank = hkt_comm_rank(life->comm), from = (rank + n - 1) % n;
+    int32_t mine = rank + 1, most = 0, got[MANY] = {0};
+    struct hkt_stream *stream = NULL, *other = NULL;
+    struct hkt_event *event = NULL;
+
+    if (can_go_on(life, hkt_stream_create(&stream), "hkt_stream_create") &&
+        can_go_on(life, hkt_stream_create(&other), "hkt_stream_create") &&
+        can_go_on(life, hkt_event_create(&event), "hkt_event_create")) {
+        note(life, hkt_all_reduce(&mine, &most, 1, HKT_INT32, HKT_MAX, life->comm, stream), "all_reduce on a stream");
+        if (can_go_on(life, hkt_event_record(event, stream), "hkt_event_record") &&
+            can_go_on(life, hkt_stream_wait_event(other, event), "hkt_stream_wait_event"))
+            note(life, issue_ring(life->comm, MANY, &mine, got, other), "a group on a stream");
+        note(life, hkt_stream_synchronize(stream), "hkt_stream_synchronize");
+        note(life, hkt_stream_synchronize(other), "hkt_stream_synchronize of the other");
+        if (life->status == HKT_OK && (most != RANKS || got[MANY - 1] != from + 1))
+            life->wrong = "streams";
     }
     hkt_stream_destroy(stream);
-    return rc;
+    hkt_stream_destroy(other);
+    hkt_event_destroy(event);
 }
 
 static void *live(void *arg)
 {
+    static void (*const steps[])(struct life *) = {sums, groups, splits, memory, streams};
     struct life *life = arg;
 
-    life->status = use(life);
-    /* A rank that stops tells the other: it may wait for this one. */
-    if (life->status < 0)
-        hkt_comm_abort(life->comm);
-    else
-        life->status = hkt_comm_destroy(life->comm);
+    for (size_t i = 0; i < sizeof steps / sizeof steps[0] && hkt_comm_status(life->comm) == HKT_OK; i++)
+        steps[i](life);
+    for (atomic_fetch_add(&ended, 1); atomic_load(&ended) < RANKS;)
+        ranks_sleep_ms(1);
+    note(life, hkt_comm_destroy(life->comm), "hkt_comm_destroy");
     return NULL;
 }
 
@@ -89,20 +189,31 @@ static bool live_once(int64_t k)
     struct life lives[RANKS] = {{0}};
     bool ok = true;
 
+    atomic_store(&ended, 0);
     hkt__mem_fail_at(k);
-    if (hkt_comm_init_all(comms, RANKS, NULL) < 0) {
-        assert_string_not_equal(hkt_last_error(), "");
+    const enum hkt_status rc = hkt_comm_init_all(comms, RANKS, NULL);
+
+    if (rc < 0) {
+        if (rc == HKT_ERR_TIMEOUT || hkt_last_error()[0] == '\0')
+            fail_msg("allocation %lld failed: hkt_comm_init_all: %s: %s", (long long)k, hkt_status_name(rc),
+                     hkt_last_error());
         return false;
     }
     for (int r = 0; r < RANKS; r++) {
         lives[r].comm = comms[r];
         assert_int_equal(pthread_create(&lives[r].thread, NULL, live, &lives[r]), 0);
     }
-    for (int r = 0; r < RANKS; r++) {
+    for (int r = 0; r < RANKS; r++)
         pthread_join(lives[r].thread, NULL);
-        if (lives[r].wrong != NULL)
-            fail_msg("allocation %lld failed: rank %d: %s is wrong", (long long)k, r, lives[r].wrong);
-        ok &= lives[r].status == HKT_OK;
+    for (int r = 0; r < RANKS; r++) {
+        const struct life *life = &lives[r];
+
+        if (life->wrong != NULL)
+            fail_msg("allocation %lld failed: rank %d: %s is wrong", (long long)k, r, life->wrong);
+        if (life->status == HKT_ERR_TIMEOUT || (life->status < 0 && life->text[0] == '\0'))
+            fail_msg("allocation %lld failed: rank %d: %s: %s: %s", (long long)k, r, life->failed,
+                     hkt_status_name(life->status), life->text);
+        ok &= life->status == HKT_OK;
     }
     return ok;
 }
@@ -112,8 +223,8 @@ static void walk(const char *transport)
     int64_t k = 1;
 
     setenv("HOCKET_TRANSPORT", transport, 1);
-    setenv("HOCKET_INIT_TIMEOUT", "2s", 1);
-    setenv("HOCKET_TIMEOUT", "2s", 1);
+    setenv("HOCKET_INIT_TIMEOUT", "1s", 1);
+    setenv("HOCKET_TIMEOUT", "10s", 1);
     hkt__settings_reset();
     assert_true(live_once(0));
     const int fds = ranks_count_fds();
