@@ -3,6 +3,8 @@
 #ifndef HOCKET_PARALLEL_H
 #define HOCKET_PARALLEL_H
 
+#include "hocket/formulas.h"
+#include "hocket/layout.h"
 #include "hocket/mesh.h"
 #include "hocket/pipeline.h"
 #include "hocket/shard.h"

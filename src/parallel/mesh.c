@@ -121,11 +121,9 @@ static enum hkt_status close_list(const struct reader *reader, int first, int to
         return wrong(reader, "a second \"rest\"");
     if (nrest == 1 && (known > total || total % known != 0))
         return hkt__parallel_fail(
-            HKT_ERR_INVALID,
-            "mesh \"%s\": %s = %d does not divide %d %s, so nothing is left for %s; products of %d or "
-            "%d do",
+            HKT_ERR_INVALID, "mesh \"%s\": %s = %d does not divide %d %s, so nothing is left for %s; products of %s do",
             reader->text, product, (int)known, total, total_is, mesh->axis[rest].name,
-            (int)hkt__divisor_below(total, known), (int)hkt__divisor_above(total, known));
+            hkt__either(hkt__divisor_below(total, known), hkt__divisor_above(total, known)).text);
     if (nrest == 1) {
         mesh->axis[rest].size = (int)(total / known);
     } else if (known != total) {

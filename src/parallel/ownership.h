@@ -2,12 +2,10 @@
  * those it counts, and which it updates. Optimizer, gradient norm and checkpoint all read this one map, so they
  * cannot disagree.
  *
- *  holds    tensor-, pipeline- and expert-parallel cuts: the elements forward needs here
- *  counts   of all ranks that hold the same element, one counts it: a tensor that tensor-parallel ranks share (layer
- *           norm), a
- *           key-value head on several ranks, the tied embedding on the first and the last stage, replicas
- *  updates  the part of the flat buffer (hocket/shard.h) that is this rank's shard, at every ZeRO stage and without
- *           ZeRO
+ *  holds    what the cuts of tensor, pipeline and expert parallelism leave here: the elements forward needs
+ *  counts   of all ranks that hold the same element, one counts it: of a tensor that tensor-parallel ranks share (layer
+ *           norm), a key-value head on several ranks, the tied embedding on two stages, replicas
+ *  updates  the part of the flat buffer (hocket/shard.h) that is this rank's shard, with and without ZeRO
  *
  * Invariant: over all ranks, every element of every tensor is counted and updated (hkt__own_next with counted_only)
  * once. */

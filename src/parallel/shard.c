@@ -2,6 +2,7 @@
 #include "hocket/shard.h"
 
 #include <math.h>
+#include <stdbool.h>
 #include <stddef.h>
 
 #include "parallel/alloc.h"
@@ -26,24 +27,42 @@ struct hkt_vocab_shard hkt_shard_vocab(int64_t vocab, int64_t multiple, int tp, 
     return shard;
 }
 
+/* Query heads in equal parts, and each kv head on the same number of ranks. */
+static bool tp_is_legal(int heads, int kv_heads, int tp)
+{
+    return heads % tp == 0 && (tp <= kv_heads ? kv_heads % tp == 0 : tp % kv_heads == 0);
+}
+
+/* Nearest legal tp on each side; 1 and heads always are. */
+static void legal_neighbours(int heads, int kv_heads, int tp, int *out_below, int *out_above)
+{
+    *out_below = *out_above = tp < heads ? tp : heads;
+    while (!tp_is_legal(heads, kv_heads, *out_below))
+        --*out_below;
+    while (!tp_is_legal(heads, kv_heads, *out_above))
+        ++*out_above;
+}
+
 enum hkt_status hkt_shard_heads(int heads, int kv_heads, int tp, int index, struct hkt_head_shard *out_shard)
 {
+    int below, above;
+
     if (heads < 1 || kv_heads < 1 || tp < 1 || index < 0 || index >= tp || out_shard == NULL)
         return hkt__parallel_fail(HKT_ERR_INVALID, "hkt_shard_heads: %d heads, %d kv heads, rank %d of tp %d", heads,
                                   kv_heads, index, tp);
     if (heads % kv_heads != 0)
         return hkt__parallel_fail(
-            HKT_ERR_INVALID, "%d heads cannot share %d kv heads evenly; %d or %d kv heads would do", heads, kv_heads,
-            (int)hkt__divisor_below(heads, kv_heads), (int)hkt__divisor_above(heads, kv_heads));
+            HKT_ERR_INVALID, "%d heads cannot share %d kv heads evenly; %s kv heads would do", heads, kv_heads,
+            hkt__either(hkt__divisor_below(heads, kv_heads), hkt__divisor_above(heads, kv_heads)).text);
+    legal_neighbours(heads, kv_heads, tp, &below, &above);
     if (heads % tp != 0)
-        return hkt__parallel_fail(HKT_ERR_INVALID, "%d heads do not divide by tp %d; tp %d or %d would do", heads, tp,
-                                  (int)hkt__divisor_below(heads, tp), (int)hkt__divisor_above(heads, tp));
-    if (tp <= kv_heads ? kv_heads % tp != 0 : tp % kv_heads != 0)
-        return hkt__parallel_fail(
-            HKT_ERR_INVALID,
-            "%d kv heads and tp %d: one must divide the other, so that each kv head is on the same "
-            "number of ranks; tp %d would do",
-            kv_heads, tp, tp <= kv_heads ? (int)hkt__divisor_below(kv_heads, tp) : tp / kv_heads * kv_heads);
+        return hkt__parallel_fail(HKT_ERR_INVALID, "%d heads do not divide by tp %d; tp %s would do", heads, tp,
+                                  hkt__either(below, above).text);
+    if (!tp_is_legal(heads, kv_heads, tp))
+        return hkt__parallel_fail(HKT_ERR_INVALID,
+                                  "%d kv heads and tp %d: one must divide the other, so that each kv head is on the "
+                                  "same number of ranks; tp %s would do",
+                                  kv_heads, tp, hkt__either(below, above).text);
     out_shard->q = hkt_shard_even(heads, tp, index);
     out_shard->copies = tp <= kv_heads ? 1 : tp / kv_heads;
     out_shard->copy = index % out_shard->copies;

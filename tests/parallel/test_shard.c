@@ -90,9 +90,12 @@ static void heads(void **state)
     assert_int_equal(shard.copy, 1);
     refused(hkt_shard_heads(30, 30, 4, 0, &shard), "30 heads do not divide by tp 4; tp 3 or 5 would do");
     refused(hkt_shard_heads(8, 3, 2, 0, &shard), "8 heads cannot share 3 kv heads evenly; 2 or 4 kv heads");
-    refused(hkt_shard_heads(12, 6, 4, 0, &shard), "6 kv heads and tp 4: one must divide the other");
+    refused(hkt_shard_heads(12, 6, 4, 0, &shard),
+            "6 kv heads and tp 4: one must divide the other, so that each kv head is on the same "
+            "number of ranks; tp 3 or 6 would do");
     refused(hkt_shard_heads(12, 4, 6, 0, &shard), "4 kv heads and tp 6: one must divide the other");
     refused(hkt_shard_heads(12, 4, 4, 4, &shard), "rank 4 of tp 4");
+    refused(hkt_shard_heads(12, 4, 24, 0, &shard), "12 heads do not divide by tp 24; tp 12 would do");
 
     /* The query heads of a rank use its kv heads and no others. */
     for (int nheads = 1; nheads <= 24; nheads++)
