@@ -19,14 +19,14 @@ struct share {
     bool done;
 };
 
-/** Describe what an operation waits for and fail with TIMEOUT. */
-static enum hkt_status expired(const struct hkt_comm *comm, const char *waits, int peer)
+/** Describe what an operation waits for, over what, and where the others are (who: "" or "; ..."); fail with TIMEOUT. */
+static enum hkt_status expired(const struct hkt_comm *comm, const char *waits, int peer, const char *who)
 {
     const char *transport = peer >= 0 ? hkt_comm_transport(comm, peer) : "";
 
-    return hkt__fail_peer(HKT_ERR_TIMEOUT, peer, "nothing moved for %lld ms (HOCKET_TIMEOUT): it %s%s%s",
+    return hkt__fail_peer(HKT_ERR_TIMEOUT, peer, "nothing moved for %lld ms (HOCKET_TIMEOUT): it %s%s%s%s",
                           (long long)(comm->options.wait.timeout_ns / 1000000), waits, peer >= 0 ? " over " : "",
-                          transport);
+                          transport, who);
 }
 
 /** What a collective waits for; returns the peer that it waits for, -1: no single one. */
@@ -44,9 +44,21 @@ static int describe_collective(const struct hkt__collective *work, char *out_tex
     return peer;
 }
 
-/** After a poll that moved nothing: wait a little. OK: poll again. */
-static enum hkt_status wait_a_little(struct hkt_comm *comm, struct hkt__wait *wait)
+/** A collective has waited for too long. */
+static enum hkt_status collective_expired(const struct hkt__collective *work)
 {
+    const struct hkt_comm *comm = work->call->comm;
+    char waits[384], who[384];
+    const int peer = describe_collective(work, waits, sizeof waits);
+
+    hkt__notes_absent(comm, work->bind.stamp.op_seq, who, sizeof who);
+    return expired(comm, waits, peer, who);
+}
+
+/** After a poll that moved nothing: wait a little. OK: poll again. */
+static enum hkt_status wait_a_little(const struct hkt__collective *work, struct hkt__wait *wait)
+{
+    struct hkt_comm *comm = work->call->comm;
     enum hkt__wait_advice advice;
 
     if (hkt__comm_failed(comm) != HKT_OK)
@@ -54,6 +66,8 @@ static enum hkt_status wait_a_little(struct hkt_comm *comm, struct hkt__wait *wa
     advice = hkt__wait_idle(wait);
     if (advice == HKT__WAIT_PARK)
         hkt__comm_park(comm, wait->sleep_ns);
+    if (advice == HKT__WAIT_TELL)
+        hkt__notes_tell(comm, &work->bind.stamp);
     return advice == HKT__WAIT_EXPIRED ? HKT_ERR_TIMEOUT : HKT_OK;
 }
 
@@ -120,17 +134,13 @@ static enum hkt_status run_one(struct hkt__call *call)
             hkt__wait_moved(&wait);
             continue;
         }
-        rc = wait_a_little(comm, &wait);
+        rc = wait_a_little(&work, &wait);
         if (rc < 0)
             break;
     }
     count_waits(comm, &wait);
-    if (rc == HKT_ERR_TIMEOUT && hkt__comm_failed(comm) == HKT_OK) {
-        char waits[384];
-        const int peer = describe_collective(&work, waits, sizeof waits);
-
-        rc = expired(comm, waits, peer);
-    }
+    if (rc == HKT_ERR_TIMEOUT && hkt__comm_failed(comm) == HKT_OK)
+        rc = collective_expired(&work);
     hkt__collective_finish(&work, rc);
     return rc < 0 ? fail_call(comm, &work, rc) : HKT_OK;
 }
@@ -192,15 +202,11 @@ static enum hkt_status share_expired(struct share *share)
 {
     struct hkt_comm *comm = share->comm;
     char waits[384];
-    int peer;
 
-    if (share->is_p2p) {
-        hkt__p2p_describe(comm, waits, sizeof waits);
-        peer = hkt__p2p_blocked_on(comm);
-    } else {
-        peer = describe_collective(&share->work, waits, sizeof waits);
-    }
-    return fail_call(comm, share->is_p2p ? NULL : &share->work, expired(comm, waits, peer));
+    if (!share->is_p2p)
+        return fail_call(comm, &share->work, collective_expired(&share->work));
+    hkt__p2p_describe(comm, waits, sizeof waits);
+    return fail_call(comm, NULL, expired(comm, waits, hkt__p2p_blocked_on(comm), ""));
 }
 
 static void end_share(struct share *share, enum hkt_status status)
@@ -251,6 +257,9 @@ static enum hkt_status drive_shares(struct share *shares, size_t nshares, struct
                 continue;
             if (advice == HKT__WAIT_EXPIRED) {
                 end_share(&shares[i], share_expired(&shares[i]));
+            } else if (advice == HKT__WAIT_TELL) {
+                if (shares[i].phase_count > 0 && !shares[i].is_p2p)
+                    hkt__notes_tell(shares[i].comm, &shares[i].work.bind.stamp);
             } else {
                 /* Sleep on one of them only; the others are looked at again soon. */
                 hkt__comm_park(shares[i].comm, nshares > 1 ? 100000 : wait.sleep_ns);

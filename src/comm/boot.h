@@ -7,15 +7,17 @@
  *   stall the meeting. What fails on one rank fails it for all, with the first cause; a rank that fails in the very
  *   last step, while the root's "go" travels, is noticed by its neighbours as a death.
  * Control.  Afterwards one monitor thread per job sleeps on the tree's links. An abort is flooded over them; a link
- *   that closes without a farewell means its rank died, which is flooded likewise. The handler runs in the monitor
- *   thread. */
+ *   that closes without a farewell means its rank died, which is flooded likewise. So are the notes of ranks that wait
+ *   for long, by which they find out who is where. Handlers run in the monitor thread. */
 #ifndef HOCKET_COMM_BOOT_H
 #define HOCKET_COMM_BOOT_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "core/error.h"
 #include "hocket/comm.h"
+#include "transport/transport.h"
 
 struct hkt__boot;
 
@@ -82,10 +84,37 @@ struct hkt__boot_event {
  *  block, may tell. Events are the same when comm_id, reporter, culprit and status are. */
 typedef void hkt__boot_handler(void *arg, const struct hkt__boot_event *event);
 
-HKT_NODISCARD enum hkt_status hkt__boot_monitor_start(struct hkt__boot *boot, hkt__boot_handler *handler, void *arg);
+/** What a rank says of itself while ranks wait. Lost ones do no harm: they are said again. */
+enum hkt__note_kind {
+    HKT__NOTE_WAITS = 1,           /* it waits in this call */
+    HKT__NOTE_ASKS,                /* it wants answers; the stamp is zero, so that all such questions are equal */
+    HKT__NOTE_ANSWERS,             /* its newest call */
+    HKT__NOTE_KIND_COUNT
+};
+struct hkt__boot_note {
+    enum hkt__note_kind kind;
+    uint32_t comm_id;
+    int32_t rank;                  /* who says so, in the job */
+    bool is_running;               /* the call has not ended */
+    struct hkt__stamp stamp;       /* of the call; op_seq 0: none yet. Its crc does not travel */
+};
+/** In the monitor thread; must not block, may tell and note. */
+typedef void hkt__boot_note_handler(void *arg, const struct hkt__boot_note *note);
+
+struct hkt__boot_handlers {
+    hkt__boot_handler *on_event;
+    hkt__boot_note_handler *on_note; /* NULL: notes are passed on only */
+    void *arg;
+};
+
+HKT_NODISCARD enum hkt_status hkt__boot_monitor_start(struct hkt__boot *boot, const struct hkt__boot_handlers *handlers);
 /** Flood an event to all other ranks; never blocks, any thread. Not delivered to the own handler. Ranks that an earlier
  *  death or farewell cut off the tree are not reached: transports notice their own peers. */
 void hkt__boot_tell(struct hkt__boot *boot, const struct hkt__boot_event *event);
+#define HKT__BOOT_NOTE_REPEAT_MS 500
+/** Flood a note likewise. Notes but answers that say the same, whoever says it, go once in HKT__BOOT_NOTE_REPEAT_MS: however
+ *  many ranks wait in a call, each rank hears of it about as often as from one. Never allocates. */
+void hkt__boot_note(struct hkt__boot *boot, const struct hkt__boot_note *note);
 /** Say farewell, stop the monitor, close the links. NULL is allowed. Does not wait for peers. */
 void hkt__boot_destroy(struct hkt__boot *boot);
 

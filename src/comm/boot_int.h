@@ -15,6 +15,8 @@
 #define HKT__BOOT_PENDING_MAX 512        /* unproven connections kept; one more drops the oldest */
 #define HKT__BOOT_QUEUE_MAX (1 << 20)    /* bytes waiting for a link; more: the peer is taken for dead */
 #define HKT__BOOT_SEEN_MAX 1024          /* distinct events remembered; then the oldest is forgotten */
+#define HKT__BOOT_NOTED_MAX 64           /* likewise notes */
+#define HKT__BOOT_NOTES_QUEUE_MIN 4096   /* bytes each link has for its queue before notes are said */
 
 /* Links of a rank in the tree. */
 enum { HKT__PARENT, HKT__CHILD_A, HKT__CHILD_B, HKT__LINK_COUNT };
@@ -38,6 +40,12 @@ struct hkt__event_key {
     int32_t reporter, culprit, status;
 };
 
+/* A note that was passed on, and when. */
+struct hkt__noted {
+    struct hkt__boot_note note;
+    int64_t when_ns;
+};
+
 struct hkt__boot {
     struct hkt__boot *next;          /* in the list that fork looks at */
     bool is_inherited;               /* this is a forked child: nothing here is its own */
@@ -49,16 +57,17 @@ struct hkt__boot {
     uint32_t gather_seq;
     enum hkt_status gather_status;   /* first failure of an all-gather: the tree is out of step ever after */
 
-    /* Monitor. The handler, epoll and wake are set before the thread starts and do not change while it runs. */
+    /* Monitor. The handlers, epoll and wake are set before the thread starts and do not change while it runs. */
     bool is_monitored;
     int epoll, wake;
     pthread_t thread;
-    hkt__boot_handler *handler;
-    void *handler_arg;
-    pthread_mutex_t mutex;           /* queues, the seen table, is_stopping */
+    struct hkt__boot_handlers handlers;
+    pthread_mutex_t mutex;           /* queues, the tables of what was seen and noted, is_stopping */
     bool is_stopping;
     struct hkt__event_key seen[HKT__BOOT_SEEN_MAX];
     unsigned seen_count;             /* of all times; slot = count mod the table's size */
+    struct hkt__noted noted[HKT__BOOT_NOTED_MAX];
+    unsigned noted_next;             /* slot that gives way next */
 };
 
 /* Tree shape: a binary heap over ranks; -1 where there is none. */

@@ -1,5 +1,5 @@
-/* The control plane after the meeting: one thread sleeps on the tree's links, spreads failures, and turns a link that
- * ends without farewell into one.
+/* The control plane after the meeting: one thread sleeps on the tree's links, spreads failures and notes, and turns a link
+ * that ends without farewell into a failure.
  *
  * Threads.  Links' sockets and readers belong to the monitor thread while it runs. Any thread may queue an event:
  *   queues, the table of seen events and is_stopping are guarded by boot->mutex, which nobody holds while waiting.
@@ -20,6 +20,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "core/clock.h"
 #include "core/log.h"
 #include "core/mem.h"
 
@@ -57,6 +58,13 @@ static void queue_put(struct hkt__link *link, const struct hkt__wire_writer *mes
     }
     memcpy(link->queue + link->queue_bytes, message->bytes, message->used);
     link->queue_bytes += message->used;
+}
+
+/* A note may be lost: it never makes the queue grow, so that a long wait in steady state allocates nothing. */
+static void queue_put_note(struct hkt__link *link, const struct hkt__wire_writer *message)
+{
+    if (link->queue_room - link->queue_bytes >= message->used)
+        queue_put(link, message);
 }
 
 /* OK: empty. AGAIN: the socket is full. PEER_LOST: sending fails; the reading side will say why. */
@@ -120,16 +128,72 @@ bool hkt__boot_event_spread(struct hkt__boot *boot, const struct hkt__boot_event
     return is_new;
 }
 
-void hkt__boot_tell(struct hkt__boot *boot, const struct hkt__boot_event *event)
+static void monitor_wake(const struct hkt__boot *boot)
 {
     const uint64_t one = 1;
 
+    if (boot->wake >= 0 && write(boot->wake, &one, sizeof one) < 0)
+        assert(errno == EAGAIN); /* the counter is full: the monitor is awake anyway */
+}
+
+void hkt__boot_tell(struct hkt__boot *boot, const struct hkt__boot_event *event)
+{
     if (boot->is_inherited || !hkt__boot_event_spread(boot, event, -1))
         return;
-    if (!boot->is_monitored)
+    if (boot->is_monitored)
+        monitor_wake(boot);
+    else
         hkt__boot_queues_flush(boot);
-    else if (boot->wake >= 0 && write(boot->wake, &one, sizeof one) < 0)
-        assert(errno == EAGAIN); /* the counter is full: the monitor is awake anyway */
+}
+
+/* ---- notes ---- */
+
+static bool is_same_note(const struct hkt__boot_note *a, const struct hkt__boot_note *b)
+{
+    return a->kind == b->kind && a->comm_id == b->comm_id && a->is_running == b->is_running &&
+           a->stamp.op_seq == b->stamp.op_seq && a->stamp.call == b->stamp.call && a->stamp.root == b->stamp.root &&
+           a->stamp.count == b->stamp.count;
+}
+
+/* Whether the same was passed on a moment ago. The caller holds the mutex. */
+static bool noted_before(struct hkt__boot *boot, const struct hkt__boot_note *note)
+{
+    const int64_t now_ns = hkt__now_ns();
+    struct hkt__noted *slot = NULL;
+
+    for (int i = 0; i < HKT__BOOT_NOTED_MAX && slot == NULL; i++)
+        if (boot->noted[i].when_ns != 0 && is_same_note(&boot->noted[i].note, note))
+            slot = &boot->noted[i];
+    if (slot != NULL && now_ns - slot->when_ns < HKT__BOOT_NOTE_REPEAT_MS * INT64_C(1000000))
+        return true;
+    if (slot == NULL) {
+        slot = &boot->noted[boot->noted_next];
+        boot->noted_next = (boot->noted_next + 1) % HKT__BOOT_NOTED_MAX;
+    }
+    *slot = (struct hkt__noted){.note = *note, .when_ns = now_ns};
+    return false;
+}
+
+/* As hkt__boot_event_spread. */
+static bool note_spread(struct hkt__boot *boot, const struct hkt__boot_note *note, int from)
+{
+    struct hkt__wire_writer message;
+
+    hkt__wire_put_note(&message, note);
+    pthread_mutex_lock(&boot->mutex);
+    const bool is_new = note->kind == HKT__NOTE_ANSWERS || !noted_before(boot, note);
+
+    for (int i = 0; i < HKT__LINK_COUNT && is_new; i++)
+        if (i != from)
+            queue_put_note(&boot->links[i], &message);
+    pthread_mutex_unlock(&boot->mutex);
+    return is_new;
+}
+
+void hkt__boot_note(struct hkt__boot *boot, const struct hkt__boot_note *note)
+{
+    if (!boot->is_inherited && boot->is_monitored && note_spread(boot, note, -1))
+        monitor_wake(boot);
 }
 
 /* ---- the monitor thread ---- */
@@ -142,7 +206,16 @@ static void deliver(struct hkt__boot *boot, const struct hkt__boot_event *event,
     if (hkt__log_level(HKT__SUB_BOOT) >= HKT__LOG_INFO)
         hkt__log(HKT__SUB_BOOT, HKT__LOG_INFO, "rank %d reports, to blame rank %d: %s", event->reporter, event->culprit,
                  event->text);
-    boot->handler(boot->handler_arg, event);
+    boot->handlers.on_event(boot->handlers.arg, event);
+}
+
+static void deliver_note(struct hkt__boot *boot, const struct hkt__boot_note *note, int from)
+{
+    if (!note_spread(boot, note, from))
+        return;
+    hkt__boot_queues_flush(boot);
+    if (boot->handlers.on_note != NULL)
+        boot->handlers.on_note(boot->handlers.arg, note);
 }
 
 /* Forget a link's socket; after this nothing is queued for it. */
@@ -183,6 +256,7 @@ static bool link_read(struct hkt__boot *boot, int which)
     struct hkt__link *link = &boot->links[which];
     struct hkt__wire_message message;
     struct hkt__boot_event event;
+    struct hkt__boot_note note;
     const enum hkt_status status = hkt__wire_read(&link->reader, link->fd, &message);
 
     if (status == HKT_AGAIN)
@@ -198,6 +272,10 @@ static bool link_read(struct hkt__boot *boot, int which)
     if (status == HKT_OK && hkt__wire_get_event(&message, &event) && is_sane(boot, &event)) {
         deliver(boot, &event, which);
         return link->fd >= 0;
+    }
+    if (status == HKT_OK && hkt__wire_get_note(&message, &note) && note.rank >= 0 && note.rank < boot->nranks) {
+        deliver_note(boot, &note, which);
+        return true;
     }
     if (status == HKT_OK && message.type == HKT__WIRE_FAREWELL && message.bytes == 0) {
         pthread_mutex_lock(&boot->mutex);
@@ -290,6 +368,8 @@ static enum hkt_status monitor_watch(struct hkt__boot *boot)
 
         if (fd >= 0 && epoll_ctl(boot->epoll, EPOLL_CTL_ADD, fd, &event) != 0)
             return hkt__fail_sys(HKT_ERR_SYSTEM, "cannot watch the links of the monitor");
+        if (fd >= 0 && i < HKT__LINK_COUNT && !queue_reserve(&boot->links[i], HKT__BOOT_NOTES_QUEUE_MIN))
+            return hkt__fail(HKT_ERR_NOMEM, "no memory for the queues of the monitor");
     }
     return HKT_OK;
 }
@@ -315,11 +395,10 @@ static enum hkt_status monitor_thread(struct hkt__boot *boot)
     return rc == 0 ? HKT_OK : hkt__fail_sys(HKT_ERR_SYSTEM, "cannot start the monitor thread");
 }
 
-enum hkt_status hkt__boot_monitor_start(struct hkt__boot *boot, hkt__boot_handler *handler, void *arg)
+enum hkt_status hkt__boot_monitor_start(struct hkt__boot *boot, const struct hkt__boot_handlers *handlers)
 {
     assert(!boot->is_monitored);
-    boot->handler = handler;
-    boot->handler_arg = arg;
+    boot->handlers = *handlers;
     enum hkt_status status = boot->nranks > 1 ? monitor_watch(boot) : HKT_OK;
 
     boot->is_monitored = status == HKT_OK; /* before the thread, whose handler may tell */
@@ -332,16 +411,13 @@ enum hkt_status hkt__boot_monitor_start(struct hkt__boot *boot, hkt__boot_handle
 
 static void monitor_stop(struct hkt__boot *boot)
 {
-    const uint64_t one = 1;
-
     if (!boot->is_monitored || boot->nranks == 1)
         return;
     assert(!pthread_equal(pthread_self(), boot->thread));
     pthread_mutex_lock(&boot->mutex);
     boot->is_stopping = true;
     pthread_mutex_unlock(&boot->mutex);
-    if (write(boot->wake, &one, sizeof one) < 0)
-        assert(errno == EAGAIN);
+    monitor_wake(boot);
     pthread_join(boot->thread, NULL);
     boot->is_monitored = false;
 }

@@ -440,3 +440,32 @@ bool hkt__wire_get_event(const struct hkt__wire_message *message, struct hkt__bo
     get_text(&c, out_event->text);
     return message->type == HKT__WIRE_EVENT && is_exact(&c) && is_failure(out_event->status);
 }
+
+void hkt__wire_put_note(struct hkt__wire_writer *writer, const struct hkt__boot_note *note)
+{
+    hkt__wire_begin(writer, HKT__WIRE_NOTE);
+    hkt__wire_put_number(writer, note->kind, 1);
+    hkt__wire_put_number(writer, note->is_running, 1);
+    hkt__wire_put_number(writer, note->comm_id, 4);
+    hkt__wire_put_number(writer, (uint32_t)note->rank, 4);
+    hkt__wire_put_number(writer, note->stamp.op_seq, 4);
+    hkt__wire_put_number(writer, note->stamp.call, 4);
+    hkt__wire_put_number(writer, (uint32_t)note->stamp.root, 4);
+    hkt__wire_put_number(writer, note->stamp.count, 8);
+}
+
+bool hkt__wire_get_note(const struct hkt__wire_message *message, struct hkt__boot_note *out_note)
+{
+    struct cursor c = cursor_of(message);
+    const unsigned kind = (unsigned)get_number(&c, 1), is_running = (unsigned)get_number(&c, 1);
+
+    *out_note = (struct hkt__boot_note){.kind = (enum hkt__note_kind)kind, .is_running = is_running != 0};
+    out_note->comm_id = (uint32_t)get_number(&c, 4);
+    out_note->rank = get_int(&c);
+    out_note->stamp.op_seq = (uint32_t)get_number(&c, 4);
+    out_note->stamp.call = (uint32_t)get_number(&c, 4);
+    out_note->stamp.root = get_int(&c);
+    out_note->stamp.count = get_number(&c, 8);
+    return message->type == HKT__WIRE_NOTE && is_exact(&c) && kind >= HKT__NOTE_WAITS && kind < HKT__NOTE_KIND_COUNT &&
+           is_running <= 1;
+}

@@ -13,7 +13,7 @@
 #include "comm/boot.h"
 #include "comm/boot_net.h"
 
-#define HKT__WIRE_VERSION 1
+#define HKT__WIRE_VERSION 2
 #define HKT__WIRE_HEADER_BYTES 8
 #define HKT__WIRE_PAYLOAD_MAX 1536  /* an event with the longest text fits */
 #define HKT__WIRE_NONCE_BYTES 16
@@ -31,6 +31,7 @@ enum hkt__wire_type {
     HKT__WIRE_GATHER,        /* tree: raw bytes of an all-gather follow */
     HKT__WIRE_EVENT,         /* tree: a failure that travels */
     HKT__WIRE_FAREWELL,      /* tree: this rank leaves in good order */
+    HKT__WIRE_NOTE,          /* tree: in which call a rank is */
     HKT__WIRE_TYPE_COUNT
 };
 
@@ -101,6 +102,7 @@ void hkt__wire_put_fail(struct hkt__wire_writer *writer, enum hkt_status status,
 void hkt__wire_put_place(struct hkt__wire_writer *writer, const struct hkt__net_addresses *addresses);
 void hkt__wire_put_gather(struct hkt__wire_writer *writer, const struct hkt__wire_gather *gather);
 void hkt__wire_put_event(struct hkt__wire_writer *writer, const struct hkt__boot_event *event);
+void hkt__wire_put_note(struct hkt__wire_writer *writer, const struct hkt__boot_note *note);
 
 /* Decoders: false when the payload is not a well-formed message of that type. Texts come out printable. */
 bool hkt__wire_get_challenge(const struct hkt__wire_message *message, struct hkt__wire_challenge *out_challenge);
@@ -115,5 +117,6 @@ bool hkt__wire_get_fail(const struct hkt__wire_message *message, struct hkt__wir
 bool hkt__wire_get_place(const struct hkt__wire_message *message, struct hkt__net_addresses *out_addresses);
 bool hkt__wire_get_gather(const struct hkt__wire_message *message, struct hkt__wire_gather *out_gather);
 bool hkt__wire_get_event(const struct hkt__wire_message *message, struct hkt__boot_event *out_event);
+bool hkt__wire_get_note(const struct hkt__wire_message *message, struct hkt__boot_note *out_note);
 
 #endif

@@ -411,6 +411,7 @@ void hkt__comm_free(struct hkt_comm *comm)
             comm->routes.doms[t]->ops->dom_close(comm->routes.doms[t]);
     hkt__turn_fini(&comm->turn);
     pthread_mutex_destroy(&comm->failure.lock);
+    hkt__free(comm->heard);
     hkt__free((void *)(uintptr_t)comm->env.windows);
     hkt__free(comm->env.memory);
     hkt__free(comm->env.srcs);

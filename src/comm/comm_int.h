@@ -4,6 +4,7 @@
 
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stdio.h>
 
 #include "algos/registry.h"
 #include "comm/job.h"
@@ -52,6 +53,13 @@ struct hkt__prepared {
     struct hkt__bind bind;                   /* buffers, blocks, callback and the stamp's op_seq left open */
 };
 #define HKT__PREPARED_MAX 16                 /* slots, by the top 4 bits of a hash */
+
+/** What a member has said of its newest collective. */
+struct hkt__heard {
+    int64_t when_ns;                         /* 0: never */
+    struct hkt__stamp stamp;
+    bool is_running;
+};
 
 /** Operations on one communicator run in the order of their calls, whichever thread runs them. */
 struct hkt__turn {
@@ -109,6 +117,7 @@ struct hkt_comm {
     struct hkt__prepared *prepared;          /* [HKT__PREPARED_MAX] */
     struct hkt__recorder recorder;
     struct hkt__failure failure;
+    struct hkt__heard *heard;                /* [nranks], guarded by job->lock; NULL until one is heard */
     struct hkt__turn turn;
     struct hkt__user_op *user_ops;           /* [HKT__USER_OPS_MAX] */
     struct hkt__registered *registered;      /* memory that peers can address: memory.c */
@@ -151,10 +160,23 @@ enum hkt_status hkt__comm_fail_here(struct hkt_comm *comm, enum hkt_status statu
 void hkt__comm_on_event(struct hkt_comm *comm, const struct hkt__boot_event *event);
 /** The calling thread's error becomes the communicator's first cause; returns its status. */
 enum hkt_status hkt__comm_report(const struct hkt_comm *comm);
+/** Rank in the communicator of a rank of the job; -1: no member. */
+int hkt__comm_rank_of(const struct hkt_comm *comm, int job_rank);
 static inline int hkt__comm_failed(const struct hkt_comm *comm)
 {
     return atomic_load_explicit(&comm->failure.status, memory_order_acquire); /* F2 */
 }
+
+/* notes.c */
+/** A wait in this call has become a long one. Any thread. */
+void hkt__notes_tell(const struct hkt_comm *comm, const struct hkt__stamp *stamp);
+/** "; not entered yet: rank 2, 5-7" and the like: where the others are, seen from an operation of this rank that has waited
+ *  for too long. Asks them, and waits for their answers for a moment. */
+void hkt__notes_absent(const struct hkt_comm *comm, uint32_t op_seq, char *out_text, size_t bytes);
+/** Monitor thread, under job->lock: a rank of the job has noted something of this communicator. */
+void hkt__comm_on_note(struct hkt_comm *comm, const struct hkt__boot_note *note);
+/** Where all ranks are: lines of text, or elements of a JSON array. Asks, unless the communicator has failed. */
+void hkt__notes_dump(const struct hkt_comm *comm, FILE *file, int json);
 
 /* turn.c */
 enum hkt_status hkt__turn_init(struct hkt__turn *turn);

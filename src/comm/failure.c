@@ -60,7 +60,7 @@ enum hkt_status hkt__comm_fail_here(struct hkt_comm *comm, enum hkt_status statu
     return hkt__comm_report(comm);
 }
 
-static int rank_of(const struct hkt_comm *comm, int job_rank)
+int hkt__comm_rank_of(const struct hkt_comm *comm, int job_rank)
 {
     for (int r = 0; r < comm->nranks; r++)
         if (comm->job_ranks[r] == job_rank)
@@ -72,7 +72,7 @@ void hkt__comm_on_event(struct hkt_comm *comm, const struct hkt__boot_event *eve
 {
     struct hkt__error error = {.status = (enum hkt_status)event->status, .sys_errno = event->sys_errno};
 
-    error.peer = event->culprit >= 0 ? rank_of(comm, event->culprit) : -1;
+    error.peer = event->culprit >= 0 ? hkt__comm_rank_of(comm, event->culprit) : -1;
     if (event->comm_id != 0 && event->comm_id != comm->id)
         return;
     if (event->comm_id == 0 && error.peer < 0)

@@ -301,9 +301,23 @@ static void on_event(void *arg, const struct hkt__boot_event *event)
     pthread_mutex_unlock(&job->lock);
 }
 
+/** Monitor thread: a rank that waits for long says so. */
+static void on_note(void *arg, const struct hkt__boot_note *note)
+{
+    struct hkt__job *job = arg;
+
+    pthread_mutex_lock(&job->lock);
+    for (struct hkt_comm *comm = job->comms; comm != NULL; comm = comm->job_next)
+        if (comm->id == note->comm_id)
+            hkt__comm_on_note(comm, note);
+    pthread_mutex_unlock(&job->lock);
+}
+
 enum hkt_status hkt__job_watch(struct hkt__job *job)
 {
-    return job->boot == NULL ? HKT_OK : hkt__boot_monitor_start(job->boot, on_event, job);
+    const struct hkt__boot_handlers handlers = {.on_event = on_event, .on_note = on_note, .arg = job};
+
+    return job->boot == NULL ? HKT_OK : hkt__boot_monitor_start(job->boot, &handlers);
 }
 
 void hkt__job_enter(struct hkt__job *job, struct hkt_comm *comm)

@@ -31,24 +31,99 @@ void hkt__recorder_fini(struct hkt__recorder *recorder)
 struct hkt__record *hkt__recorder_begin(struct hkt__recorder *recorder, const struct hkt__stamp *stamp,
                                         const char *algo, int peer)
 {
-    struct hkt__record *record = &recorder->ring[recorder->written++ & (recorder->capacity - 1)];
+    /* Relaxed: only this thread counts. */
+    const uint64_t index = atomic_load_explicit(&recorder->written, memory_order_relaxed);
+    struct hkt__record *record = &recorder->ring[index & (recorder->capacity - 1)];
 
-    record->stamp = *stamp;
-    record->algo = algo;
-    record->peer = peer;
-    record->started = hkt__ticks();
-    record->ended = 0;
-    record->status = HKT_IN_PROGRESS;
-    record->state = HKT__RECORD_RUNNING;
+    atomic_store_explicit(&record->op_seq, stamp->op_seq, memory_order_release); /* R2, as all that follow */
+    atomic_store_explicit(&record->call, stamp->call, memory_order_release);
+    atomic_store_explicit(&record->root, stamp->root, memory_order_release);
+    atomic_store_explicit(&record->count, stamp->count, memory_order_release);
+    atomic_store_explicit(&record->algo, algo, memory_order_release);
+    atomic_store_explicit(&record->peer, peer, memory_order_release);
+    atomic_store_explicit(&record->started, hkt__ticks(), memory_order_release);
+    atomic_store_explicit(&record->ended, 0, memory_order_release);
+    atomic_store_explicit(&record->status, HKT_IN_PROGRESS, memory_order_release);
+    atomic_store_explicit(&record->state, HKT__RECORD_RUNNING, memory_order_release);
+    if (peer < 0)
+        atomic_store_explicit(&recorder->entered, stamp->op_seq, memory_order_release);
+    atomic_store_explicit(&recorder->written, index + 1, memory_order_release); /* R1 */
     return record;
 }
 
 void hkt__recorder_end(struct hkt__recorder *recorder, struct hkt__record *record, enum hkt_status status)
 {
-    record->ended = hkt__ticks();
-    record->status = status;
-    record->state = status == HKT_OK ? HKT__RECORD_DONE : HKT__RECORD_FAILED;
+    atomic_store_explicit(&record->ended, hkt__ticks(), memory_order_release);
+    atomic_store_explicit(&record->status, status, memory_order_release);
+    atomic_store_explicit(&record->state, status == HKT_OK ? HKT__RECORD_DONE : HKT__RECORD_FAILED, memory_order_release);
     recorder->finished++;
+}
+
+uint64_t hkt__recorder_count(const struct hkt__recorder *recorder)
+{
+    return atomic_load_explicit(&recorder->written, memory_order_acquire); /* A1 */
+}
+
+bool hkt__recorder_read(const struct hkt__recorder *recorder, uint64_t index, struct hkt__recorded *out_record)
+{
+    const struct hkt__record *record = &recorder->ring[index & (recorder->capacity - 1)];
+
+    if (index >= hkt__recorder_count(recorder))
+        return false;
+    const struct hkt__recorded copy = { /* A2 */
+        .stamp = {.op_seq = atomic_load_explicit(&record->op_seq, memory_order_acquire),
+                  .call = atomic_load_explicit(&record->call, memory_order_acquire),
+                  .root = atomic_load_explicit(&record->root, memory_order_acquire),
+                  .count = atomic_load_explicit(&record->count, memory_order_acquire)},
+        .algo = atomic_load_explicit(&record->algo, memory_order_acquire),
+        .started = atomic_load_explicit(&record->started, memory_order_acquire),
+        .ended = atomic_load_explicit(&record->ended, memory_order_acquire),
+        .peer = atomic_load_explicit(&record->peer, memory_order_acquire),
+        .status = atomic_load_explicit(&record->status, memory_order_acquire),
+        .state = (enum hkt__record_state)atomic_load_explicit(&record->state, memory_order_acquire)};
+
+    /* At index + capacity the slot may be in the writer's hands again. */
+    if (hkt__recorder_count(recorder) - index >= recorder->capacity)
+        return false;
+    *out_record = copy;
+    return true;
+}
+
+/** The newest collective that is not past op_seq; past_all: the newest. */
+static bool find_back(const struct hkt__recorder *recorder, bool past_all, uint32_t op_seq,
+                      struct hkt__recorded *out_record)
+{
+    struct hkt__recorded record;
+
+    for (uint64_t index = hkt__recorder_count(recorder); index > 0; index--) {
+        if (!hkt__recorder_read(recorder, index - 1, &record))
+            return false;
+        if (hkt__call_coll(record.stamp.call) != HKT_SEND_RECV &&
+            (past_all || (int32_t)(record.stamp.op_seq - op_seq) <= 0)) {
+            *out_record = record;
+            return true;
+        }
+    }
+    return false;
+}
+
+void hkt__recorder_newest(const struct hkt__recorder *recorder, struct hkt__recorded *out_record)
+{
+    if (find_back(recorder, true, 0, out_record))
+        return;
+    *out_record = (struct hkt__recorded){
+        .stamp = {.op_seq = atomic_load_explicit(&recorder->entered, memory_order_acquire), .call = HKT__CALL_UNKNOWN},
+        .state = HKT__RECORD_DONE};
+}
+
+bool hkt__recorder_find(const struct hkt__recorder *recorder, uint32_t op_seq, struct hkt__recorded *out_record)
+{
+    struct hkt__recorded record;
+
+    if (!find_back(recorder, false, op_seq, &record) || record.stamp.op_seq != op_seq)
+        return false;
+    *out_record = record;
+    return true;
 }
 
 static double ticks_us(uint64_t from, uint64_t to)
@@ -56,7 +131,7 @@ static double ticks_us(uint64_t from, uint64_t to)
     return to > from ? hkt__ticks_ns(to - from) / 1e3 : 0.0;
 }
 
-static void dump_record(const struct hkt__recorder *recorder, const struct hkt__record *record, FILE *file, int json,
+static void dump_record(const struct hkt__recorder *recorder, const struct hkt__recorded *record, FILE *file, int json,
                         int is_first)
 {
     static const char *const states[] = {"free", "running", "done", "failed"};
@@ -75,18 +150,31 @@ static void dump_record(const struct hkt__recorder *recorder, const struct hkt__
                 states[record->state], ticks_us(record->started, ended), call, record->algo);
 }
 
+static void dump_records(const struct hkt__recorder *recorder, FILE *file, int json)
+{
+    const uint64_t count = hkt__recorder_count(recorder);
+    struct hkt__recorded record;
+    int is_first = 1;
+
+    for (uint64_t i = count > recorder->capacity ? count - recorder->capacity : 0; i < count; i++) {
+        if (!hkt__recorder_read(recorder, i, &record))
+            continue;
+        dump_record(recorder, &record, file, json, is_first);
+        is_first = 0;
+    }
+}
+
 enum hkt_status hkt_comm_dump(const struct hkt_comm *comm, FILE *file, int json)
 {
     if (comm == NULL || file == NULL)
         return hkt__fail(HKT_ERR_INVALID, "hkt_comm_dump: comm and file must not be NULL");
-    const struct hkt__recorder *recorder = &comm->recorder;
-    const uint64_t first = recorder->written > recorder->capacity ? recorder->written - recorder->capacity : 0;
-
     fprintf(file, json ? "{\"comm\": \"%s\", \"rank\": %d, \"nranks\": %d, \"status\": \"%s\", \"operations\": ["
                        : "%s: rank %d of %d, %s\n",
             comm->name, comm->rank, comm->nranks, hkt_status_name(hkt_comm_status(comm)));
-    for (uint64_t i = first; i < recorder->written; i++)
-        dump_record(recorder, &recorder->ring[i & (recorder->capacity - 1)], file, json, i == first);
+    dump_records(&comm->recorder, file, json);
+    if (json)
+        fprintf(file, "\n], \"ranks\": [");
+    hkt__notes_dump(comm, file, json);
     if (json)
         fprintf(file, "\n]}\n");
     else if (hkt_comm_status(comm) < 0)

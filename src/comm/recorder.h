@@ -1,30 +1,49 @@
 /* The flight recorder: a ring of the last operations of a communicator, always on. One writer, the thread that runs the
- * operations; hkt_comm_dump may read it from another thread and then sees each record as it was at some moment. */
+ * operations; others may read, at any moment.
+ *
+ * Fields are stored with release and loaded with acquire, which costs nothing on x86. R1: `written` counts a record when
+ *   its fields stand; pairs with A1 in hkt__recorder_read. R2: a field of the record that takes over a slot is stored after
+ *   `written` has reached that record's number, so who loads such a field (A2) finds the count too high afterwards, and
+ *   knows that what it read is of two records. */
 #ifndef HOCKET_COMM_RECORDER_H
 #define HOCKET_COMM_RECORDER_H
 
+#include <stdatomic.h>
+#include <stdbool.h>
 #include <stdint.h>
-#include <stdio.h>
 
 #include "transport/transport.h"
 
 enum hkt__record_state { HKT__RECORD_FREE, HKT__RECORD_RUNNING, HKT__RECORD_DONE, HKT__RECORD_FAILED };
 
+/** As the ring holds it. */
 struct hkt__record {
-    struct hkt__stamp stamp;
-    const char *algo;
-    uint64_t started, ended;  /* ticks */
-    int32_t peer;             /* point-to-point; -1 */
-    int32_t status;
-    uint8_t state;
+    _Atomic uint32_t op_seq, call;       /* the stamp, without its crc */
+    _Atomic int32_t root;
+    _Atomic int32_t peer;                /* point-to-point; -1 */
+    _Atomic uint64_t count;
+    const char *_Atomic algo;
+    _Atomic uint64_t started, ended;     /* ticks */
+    _Atomic int32_t status;
+    _Atomic uint8_t state;
 };
 
 struct hkt__recorder {
     struct hkt__record *ring;
-    uint32_t capacity;        /* power of two */
-    uint64_t written;
+    uint32_t capacity;                   /* power of two */
+    _Atomic uint64_t written;
+    _Atomic uint32_t entered;            /* op_seq of the newest collective */
     uint64_t finished;
-    uint64_t origin;          /* ticks at creation */
+    uint64_t origin;                     /* ticks at creation */
+};
+
+/** A copy of a record. */
+struct hkt__recorded {
+    struct hkt__stamp stamp;
+    const char *algo;
+    uint64_t started, ended;
+    int32_t peer, status;
+    enum hkt__record_state state;
 };
 
 HKT_NODISCARD enum hkt_status hkt__recorder_init(struct hkt__recorder *recorder, int64_t capacity);
@@ -33,5 +52,14 @@ void hkt__recorder_fini(struct hkt__recorder *recorder);
 struct hkt__record *hkt__recorder_begin(struct hkt__recorder *recorder, const struct hkt__stamp *stamp,
                                         const char *algo, int peer);
 void hkt__recorder_end(struct hkt__recorder *recorder, struct hkt__record *record, enum hkt_status status);
+
+/** Records begun so far. Any thread, as the next ones. */
+uint64_t hkt__recorder_count(const struct hkt__recorder *recorder);
+/** Record number `index`, from 0; false when it does not exist or has been overwritten. */
+bool hkt__recorder_read(const struct hkt__recorder *recorder, uint64_t index, struct hkt__recorded *out_record);
+/** The newest collective: DONE with an unknown call if it was forgotten, its op_seq 0 if there was none. */
+void hkt__recorder_newest(const struct hkt__recorder *recorder, struct hkt__recorded *out_record);
+/** The collective of that number; false: not begun, or forgotten. */
+bool hkt__recorder_find(const struct hkt__recorder *recorder, uint32_t op_seq, struct hkt__recorded *out_record);
 
 #endif

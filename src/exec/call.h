@@ -5,6 +5,7 @@
 #include "transport/transport.h"
 
 #define HKT__CALL_NO_OP 63u       /* op field of calls that do not reduce */
+#define HKT__CALL_UNKNOWN 31u     /* in place of a packed call: one that is forgotten */
 #define HKT__CALL_IN_PLACE 1u     /* flags */
 #define HKT__CALL_REGISTERED 2u   /* never sent, as the next: tells kinds of calls apart within a rank */
 #define HKT__CALL_INTERNAL 4u
@@ -12,6 +13,12 @@
 static inline uint32_t hkt__call_pack(enum hkt_coll coll, enum hkt_dtype dtype, unsigned op, unsigned algo, unsigned flags)
 {
     return (uint32_t)coll | (uint32_t)dtype << 5 | op << 10 | (algo & 255u) << 16 | flags << 24;
+}
+
+/** The collective of a packed call: HKT_COLL_COUNT or more in one that is unknown, or came as garbage. */
+static inline enum hkt_coll hkt__call_coll(uint32_t call)
+{
+    return (enum hkt_coll)(call & 31u);
 }
 
 /** In calls whose blocks differ, but by counts that all ranks pass, the stamp's root is a digest of these counts. */

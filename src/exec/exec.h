@@ -37,10 +37,8 @@ struct hkt__window_head {
     /* Slices of direct plans this rank has finished, over all operations: peers' scratch of older ones is free.
      * Release by the owner (W1) after its last access to peers' scratch of the slice; acquire by peers (W2). */
     _Alignas(64) _Atomic uint64_t slices_done;
-    /* The operation this rank has entered last; for messages that say who is late. Relaxed: no data hangs on it. */
-    _Alignas(64) _Atomic uint64_t entered;
     /* The current operation's IN and OUT, for plans that touch them in place; ordered by the plan's SIGNAL/WAIT. */
-    struct hkt__published {
+    _Alignas(64) struct hkt__published {
         uint64_t address;                    /* in the owner's process */
         uint64_t offset;                     /* 1 + where it lies in the owner's shared memory; 0: elsewhere */
     } buffers[2];
@@ -108,7 +106,7 @@ void hkt__run_start(struct hkt__run *run, const struct hkt__plan *plan, const st
 /** Do what can be done now. OK: finished. IN_PROGRESS: something moved. AGAIN: nothing could move. Failures: PEER_LOST,
  *  CORRUPT, MISMATCH from here, others from the transport; the run is then over. */
 HKT_NODISCARD enum hkt_status hkt__run_poll(struct hkt__run *run);
-/** One line about what the run waits for, for timeouts: queue, peer, slice, and which ranks have not entered. */
+/** One line about what the run waits for, for timeouts: queue, peer, slice. */
 void hkt__run_describe(const struct hkt__run *run, char *out_text, size_t bytes);
 /** Rank the first blocked queue waits for, -1 if none. */
 int hkt__run_blocked_on(const struct hkt__run *run);

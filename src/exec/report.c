@@ -31,27 +31,6 @@ int hkt__run_blocked_on(const struct hkt__run *run)
     return cursor == NULL ? -1 : run->plan->queues[cursor->queue].peer;
 }
 
-/** Append the ranks that have not entered this operation, where their windows can be read. */
-static void describe_absent(const struct hkt__run *run, char *text, size_t bytes)
-{
-    const struct hkt__exec_env *env = run->env;
-    size_t used = strlen(text);
-    int shown = 0;
-
-    for (int r = 0; env->windows != NULL && r < env->nranks && used < bytes; r++) {
-        if (r == env->rank || env->windows[r] == NULL)
-            continue;
-        const uint64_t entered = atomic_load_explicit(&env->windows[r]->entered, memory_order_relaxed);
-
-        if ((int32_t)((uint32_t)entered - run->bind.stamp.op_seq) >= 0 || shown > 16)
-            continue;
-        const int n = snprintf(text + used, bytes - used, shown == 0 ? "; not entered yet: rank %d" : ", %d", r);
-
-        used += n > 0 ? (size_t)n : 0;
-        shown++;
-    }
-}
-
 void hkt__run_describe(const struct hkt__run *run, char *out_text, size_t bytes)
 {
     static const char *const waits[] = {[HKT__QUEUE_RX] = "waits for data from", [HKT__QUEUE_TX] = "waits for room at",
@@ -69,12 +48,11 @@ void hkt__run_describe(const struct hkt__run *run, char *out_text, size_t bytes)
         snprintf(who, sizeof who, "rank %d", queue->peer);
     snprintf(out_text, bytes, "%s %s (%s, slice %d of %d, step %d of %d)", waits[queue->kind], who,
              run->plan->shape.algo, cursor->slice + 1, run->bind.nslices, cursor->pos + 1, queue->count);
-    describe_absent(run, out_text, bytes);
 }
 
 void hkt__call_print(const struct hkt__stamp *stamp, char *out_text, size_t bytes)
 {
-    const enum hkt_coll coll = (enum hkt_coll)(stamp->call & 31u);
+    const enum hkt_coll coll = hkt__call_coll(stamp->call);
     const unsigned dtype = stamp->call >> 5 & 31u, op = stamp->call >> 10 & 63u;
     size_t used;
 

@@ -94,15 +94,8 @@ void hkt__run_start(struct hkt__run *run, const struct hkt__plan *plan, const st
             replica++;
         }
     }
-    if (env->windows != NULL && env->windows[env->rank] != NULL) {
-        struct hkt__window_head *head = env->windows[env->rank];
-
-        /* Messages between two ranks are counted by themselves. */
-        if (plan->shape.coll != HKT_SEND_RECV)
-            atomic_store_explicit(&head->entered, bind->stamp.op_seq, memory_order_relaxed);
-        if (plan->user_direct)
-            publish_buffers(run, head);
-    }
+    if (plan->user_direct)
+        publish_buffers(run, env->windows[env->rank]);
     if (plan->direct)
         env->direct_slices += (uint64_t)bind->nslices;
 }

@@ -17,6 +17,10 @@
 #define SLEEP_FIRST_NS 100000
 #define SLEEP_MAX_NS 2000000
 #define CLOCK_EVERY 64            /* yields between looks at the clock */
+/* Ranks of a healthy job often wait for each other, but seldom for as long as the first; who called something else should
+ * be found out within a second or so. */
+#define TELL_FIRST_NS 100000000
+#define TELL_AGAIN_NS 1000000000
 
 enum hkt__wait_advice hkt__wait_longer(struct hkt__wait *wait)
 {
@@ -25,10 +29,16 @@ enum hkt__wait_advice hkt__wait_longer(struct hkt__wait *wait)
     if (past % CLOCK_EVERY == 0 || past > wait->policy->yields) {
         const int64_t now_ns = hkt__now_ns();
 
-        if (wait->deadline_ns == 0)
+        if (wait->deadline_ns == 0) {
             wait->deadline_ns = now_ns + wait->policy->timeout_ns;
+            wait->tell_ns = now_ns + TELL_FIRST_NS;
+        }
         if (now_ns >= wait->deadline_ns)
             return HKT__WAIT_EXPIRED;
+        if (now_ns >= wait->tell_ns && past > wait->policy->yields) {
+            wait->tell_ns = now_ns + TELL_AGAIN_NS;
+            return HKT__WAIT_TELL;
+        }
     }
     if (past <= wait->policy->yields) {
         wait->yielded++;

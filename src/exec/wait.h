@@ -19,10 +19,11 @@ struct hkt__wait {
     int32_t idle;          /* polls without result since something last moved */
     int64_t deadline_ns;   /* 0: not yet computed, so that short waits read no clock */
     int64_t sleep_ns;      /* of the next sleep */
+    int64_t tell_ns;       /* when the next TELL is due; set with the deadline */
     uint64_t yielded, parked;
 };
 
-enum hkt__wait_advice { HKT__WAIT_POLL, HKT__WAIT_PARK, HKT__WAIT_EXPIRED };
+enum hkt__wait_advice { HKT__WAIT_POLL, HKT__WAIT_PARK, HKT__WAIT_TELL, HKT__WAIT_EXPIRED };
 
 static inline void hkt__wait_begin(struct hkt__wait *wait, const struct hkt__wait_policy *policy)
 {
@@ -36,10 +37,11 @@ static inline void hkt__wait_moved(struct hkt__wait *wait)
     wait->deadline_ns = 0;
 }
 
-/** Past the spins: yields, or says to park for wait->sleep_ns, or that the deadline has passed. */
+/** Past the spins: yields, or says to park for wait->sleep_ns, to tell others, or that the deadline has passed. */
 enum hkt__wait_advice hkt__wait_longer(struct hkt__wait *wait);
 
-/** Nothing moved. POLL: poll again (it may have yielded). PARK: sleep for wait->sleep_ns, then poll again. */
+/** Nothing moved. POLL: poll again (it may have yielded). PARK: sleep for wait->sleep_ns, then poll again. TELL: the wait
+ *  has become a long one, so tell the other ranks in which call, then poll again; it comes now and then, between sleeps. */
 static inline enum hkt__wait_advice hkt__wait_idle(struct hkt__wait *wait)
 {
     if (wait->idle++ >= wait->policy->spins)

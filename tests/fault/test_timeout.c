@@ -1,14 +1,16 @@
 /* What could break: a rank that does not come, or stops in the middle, hangs the others, or the error does not say what
  * was waited for, over what, and who is missing; an abort does not reach an operation in flight somewhere; a communicator
- * that has failed cannot be destroyed, or its flight recorder does not show the operation that did not finish. On
- * threads, shm and tcp; each case has a communicator of its own, with a timeout of 400 ms. */
+ * that has failed cannot be destroyed, or its flight recorder does not show the operation that did not finish, and where
+ * the other ranks are. On threads, shm and tcp; each case has a communicator of its own, with a timeout of 400 ms. */
 #include <pthread.h>
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cjson/cJSON.h>
 #include <cmocka.h>
@@ -125,23 +127,44 @@ static const struct {
     const char *name;
     late_fn *fn;
     const char *algo, *words[2];
+    bool is_message;         /* names the rank it waits for; messages are between two, and nobody else enters them */
 } late[] = {
-    {"all_reduce", late_all_reduce, "", {"all_reduce(count=4"}},
-    {"large all_reduce", late_large_all_reduce, "", {"all_reduce(count=200000"}},
-    {"ring", late_large_all_reduce, "all_reduce=ring", {"all_reduce(count=200000", "ring"}},
-    {"double tree", late_large_all_reduce, "all_reduce=double_tree", {"all_reduce(count=200000", "double_tree"}},
-    {"barrier", late_barrier, "", {"barrier("}},
-    {"root", late_root, "", {"broadcast(count=4", "root=2"}},
-    {"large root", late_large_root, "", {"scatter(count=66666", "root=2"}},
-    {"all_to_all", late_all_to_all, "", {"all_to_all(count=4"}},
-    {"sender", late_sender, "", {"a send from rank 2"}},
-    {"receiver", late_receiver, "", {"a receive by rank 2"}},
-    {"group", late_in_a_group, "", {"all_reduce(count=4"}},
-    {"stream", late_on_a_stream, "", {"all_reduce(count=4"}},
+    {"all_reduce", late_all_reduce, "", {"all_reduce(count=4"}, false},
+    {"large all_reduce", late_large_all_reduce, "", {"all_reduce(count=200000"}, false},
+    {"ring", late_large_all_reduce, "all_reduce=ring", {"all_reduce(count=200000", "ring"}, false},
+    {"double tree", late_large_all_reduce, "all_reduce=double_tree", {"all_reduce(count=200000", "double_tree"}, false},
+    {"barrier", late_barrier, "", {"barrier("}, false},
+    {"root", late_root, "", {"broadcast(count=4", "root=2"}, false},
+    {"large root", late_large_root, "", {"scatter(count=66666", "root=2"}, false},
+    {"all_to_all", late_all_to_all, "", {"all_to_all(count=4"}, false},
+    {"sender", late_sender, "", {"a send from rank 2"}, true},
+    {"receiver", late_receiver, "", {"a receive by rank 2"}, true},
+    {"group", late_in_a_group, "", {"all_reduce(count=4"}, false},
+    {"stream", late_on_a_stream, "", {"all_reduce(count=4"}, false},
 };
 
+/** The dump's ranks: the absent one is behind the two others, which are in the operation. */
+static void check_ranks(const struct place *p, const cJSON *ranks, const char *text)
+{
+    double seq[N] = {0};
+    const cJSON *one;
+
+    ranks_require(p->rank, cJSON_GetArraySize(ranks) == N, "ranks: %s", text);
+    cJSON_ArrayForEach(one, ranks)
+    {
+        const int r = (int)cJSON_GetNumberValue(cJSON_GetObjectItem(one, "rank"));
+        const char *state = cJSON_GetStringValue(cJSON_GetObjectItem(one, "state"));
+
+        ranks_require(p->rank, r >= 0 && r < N && state != NULL, "a rank without number or state: %s", text);
+        seq[r] = cJSON_GetNumberValue(cJSON_GetObjectItem(one, "seq"));
+        ranks_require(p->rank, strcmp(state, r == ABSENT ? "done" : "running") == 0 || r == p->rank->rank,
+                      "rank %d is %s: %s", r, state, text);
+    }
+    ranks_require(p->rank, seq[0] == seq[1] && seq[ABSENT] == seq[0] - 1, "the absent rank is not behind: %s", text);
+}
+
 /** The operation in the flight recorder, as text and as JSON. */
-static void check_dump(const struct place *p)
+static void check_dump(const struct place *p, bool is_message)
 {
     char *text = NULL;
     size_t bytes = 0;
@@ -153,6 +176,8 @@ static void check_dump(const struct place *p)
     ranks_require_text(p->rank, text, "late: rank");
     ranks_require_text(p->rank, text, "failed");
     ranks_require_text(p->rank, text, "first failure: ");
+    if (!is_message)
+        ranks_require_text(p->rank, text, "rank 2: has finished all_reduce(count=200000");
     free(text);
     file = open_memstream(&text, &bytes);
     ranks_require_ok(p->rank, hkt_comm_dump(p->comm, file, 1), "hkt_comm_dump");
@@ -173,6 +198,8 @@ static void check_dump(const struct place *p)
         unfinished += strcmp(state, "done") != 0;
     }
     ranks_require(p->rank, unfinished > 0, "all operations are done: %s", text);
+    if (!is_message)
+        check_ranks(p, cJSON_GetObjectItem(root, "ranks"), text);
     cJSON_Delete(root);
     free(text);
 }
@@ -204,11 +231,9 @@ static void run_late(struct place *p, size_t i)
         ranks_require_text(p->rank, text, late[i].words[w]);
     snprintf(over, sizeof over, "over %s", p->transport);
     ranks_require_text(p->rank, text, over);
-    /* Where memory is shared everybody sees who is absent; elsewhere only those that wait for it directly. */
-    if (strcmp(p->transport, "tcp") != 0)
-        ranks_require_text(p->rank, text, "rank 2");
+    ranks_require_text(p->rank, text, late[i].is_message ? "rank 2" : "not entered yet: rank 2");
     if (!is_absent)
-        check_dump(p);
+        check_dump(p, late[i].is_message);
     close_place(p, HKT_ERR_TIMEOUT);
 }
 
@@ -258,15 +283,64 @@ static void run_gone_on(struct place *p)
     if (p->rank->rank == 1 && rc == HKT_OK)
         rc = hkt_send(p->in, LARGE, HKT_F32, 0, p->comm, NULL);
     ranks_require_status(p->rank, rc, HKT_ERR_TIMEOUT, "a broadcast to a rank that does not come");
-    ranks_require_text(p->rank, hkt_last_error(), "not entered yet: rank 2");
-    ranks_require(p->rank, strstr(hkt_last_error(), "rank 1") == NULL, "rank 1 is blamed: %s", hkt_last_error());
+    ranks_require_text(p->rank, hkt_last_error(), "not entered yet: rank 2; finished by rank 1");
     close_place(p, HKT_ERR_TIMEOUT);
+}
+
+/** A rank whose process is stopped is waited for, but does not hold up the report. */
+static void run_stopped(struct place *p)
+{
+    _Atomic int64_t *pid = &p->rank->shared->counters[0];
+
+    open_place(p, TIMEOUT_MS, "");
+    if (p->rank->rank == ABSENT) {
+        atomic_store(pid, getpid());
+        raise(SIGSTOP);
+        while (hkt_comm_status(p->comm) == HKT_OK)
+            ranks_sleep_ms(1);
+        ranks_require_status(p->rank, sum(p, 4, NULL), HKT_ERR_TIMEOUT, "a rank that was stopped");
+    } else {
+        while (atomic_load(pid) == 0)
+            ranks_sleep_ms(1);
+        ranks_require_status(p->rank, sum(p, 4, NULL), HKT_ERR_TIMEOUT, "a stopped rank");
+        ranks_require_text(p->rank, hkt_last_error(), "gives no answer: rank 2");
+    }
+    ranks_require_text(p->rank, hkt_last_error(), "late");
+    if (p->rank->rank == 0)
+        kill((pid_t)atomic_load(pid), SIGCONT);
+    close_place(p, HKT_ERR_TIMEOUT);
+}
+
+/* ---- dumps ---- */
+
+/** A dump of a communicator that works shows where the others are, and does it no harm. */
+static void run_dump(struct place *p)
+{
+    const int64_t deadline_ms = ranks_now_ms() + LONG_MS;
+    bool is_seen = p->rank->rank != ABSENT;
+
+    open_place(p, LONG_MS, "");
+    while (!is_seen) {
+        char *text = NULL;
+        size_t bytes = 0;
+        FILE *file = open_memstream(&text, &bytes);
+
+        ranks_require_ok(p->rank, hkt_comm_dump(p->comm, file, 0), "hkt_comm_dump");
+        fclose(file);
+        is_seen = strstr(text, "rank 0-1: in all_reduce(count=4") != NULL &&
+                  strstr(text, "rank 2: has finished all_reduce(count=200000") != NULL;
+        ranks_require(p->rank, ranks_now_ms() < deadline_ms, "ranks 0 and 1 are not seen inside: %s", text);
+        free(text);
+    }
+    ranks_require_ok(p->rank, sum(p, 4, NULL), "all_reduce");
+    ranks_require_ok(p->rank, hkt_comm_destroy(p->comm), "hkt_comm_destroy");
+    ranks_require_ok(p->rank, hkt_barrier(p->rank->comm, NULL), "the parent's barrier");
 }
 
 /* ---- aborts ---- */
 
 /** Give ranks 0 and 1 time to enter their operation (the result does not depend on it), then end it from this thread. */
-static void *revoke(void *arg)
+static void *revoke_soon(void *arg)
 {
     const struct place *p = arg;
 
@@ -283,7 +357,7 @@ static void run_revoke(struct place *p, late_fn *fn)
 
     open_place(p, LONG_MS, "");
     if (p->rank->rank == 0)
-        ranks_require(p->rank, pthread_create(&thread, NULL, revoke, p) == 0, "pthread_create");
+        ranks_require(p->rank, pthread_create(&thread, NULL, revoke_soon, p) == 0, "pthread_create");
     if (p->rank->rank == ABSENT)
         while (hkt_comm_status(p->comm) == HKT_OK)
             ranks_sleep_ms(1);
@@ -367,8 +441,11 @@ static void run_places(struct ranks_rank *rank)
     for (size_t i = 0; i < sizeof late / sizeof late[0]; i++)
         run_late(&p, i);
     run_stuck(&p);
-    if (strcmp(transport, "tcp") != 0) /* its buffers would hold all of it, and its absent ranks are not seen */
+    if (strcmp(transport, "tcp") != 0) /* its buffers would hold all of it */
         run_gone_on(&p);
+    if (strcmp(transport, "thread") != 0)
+        run_stopped(&p);
+    run_dump(&p);
     run_revoke(&p, late_all_reduce);
     run_revoke(&p, late_large_all_reduce);
     run_revoke(&p, late_receiver);

@@ -44,7 +44,7 @@ static void child_main(struct child *child, const struct hkt__boot_id *id, int l
     char byte;
 
     if (hkt__boot_meet(id, NRANKS, child->rank, 30000, &boot) != HKT_OK ||
-        hkt__boot_monitor_start(boot, child_handler, child) != HKT_OK)
+        hkt__boot_monitor_start(boot, &(struct hkt__boot_handlers){.on_event = child_handler, .arg = child}) != HKT_OK)
         _exit(1);
     if (child->is_forking && fork() == 0) {
         hkt__boot_destroy(boot); /* not allowed, but it must do no harm */
@@ -183,6 +183,8 @@ struct inbox {
     pthread_mutex_t mutex;
     int count;
     struct hkt__boot_event events[256];
+    int waits, answers;        /* notes */
+    struct hkt__boot_note last;
 };
 
 static void inbox_handler(void *arg, const struct hkt__boot_event *event)
@@ -194,6 +196,38 @@ static void inbox_handler(void *arg, const struct hkt__boot_event *event)
         inbox->events[inbox->count] = *event;
     inbox->count++;
     pthread_mutex_unlock(&inbox->mutex);
+}
+
+static void inbox_note_handler(void *arg, const struct hkt__boot_note *note)
+{
+    struct inbox *inbox = arg;
+
+    pthread_mutex_lock(&inbox->mutex);
+    inbox->waits += note->kind == HKT__NOTE_WAITS;
+    inbox->answers += note->kind == HKT__NOTE_ANSWERS;
+    inbox->last = *note;
+    pthread_mutex_unlock(&inbox->mutex);
+}
+
+static enum hkt_status inbox_watch(struct hkt__boot *boot, struct inbox *inbox)
+{
+    const struct hkt__boot_handlers handlers = {inbox_handler, inbox_note_handler, inbox};
+
+    return hkt__boot_monitor_start(boot, &handlers);
+}
+
+/* Wait until it has had that many answers, at most 20 s. */
+static void inbox_wait_answers(struct inbox *inbox, int count)
+{
+    int answers = 0;
+
+    for (int i = 0; i < 20000 && answers < count; i++) {
+        (void)poll(NULL, 0, 1);
+        pthread_mutex_lock(&inbox->mutex);
+        answers = inbox->answers;
+        pthread_mutex_unlock(&inbox->mutex);
+    }
+    assert_int_equal(answers, count);
 }
 
 static int inbox_count(struct inbox *inbox)
@@ -230,7 +264,7 @@ static struct team *team_start(int nranks)
     boot_ranks_meet(team->ranks, nranks);
     for (int r = 0; r < nranks; r++) {
         pthread_mutex_init(&team->inboxes[r].mutex, NULL);
-        assert_int_equal(hkt__boot_monitor_start(team->ranks[r].boot, inbox_handler, &team->inboxes[r]), HKT_OK);
+        assert_int_equal(inbox_watch(team->ranks[r].boot, &team->inboxes[r]), HKT_OK);
     }
     return team;
 }
@@ -288,6 +322,57 @@ static void told_events_reach_all_others_once(void **state)
     }
 }
 
+/* ---- notes ---- */
+
+static struct hkt__boot_note note_of(int rank, enum hkt__note_kind kind)
+{
+    return (struct hkt__boot_note){.kind = kind, .comm_id = 9, .rank = rank, .is_running = kind == HKT__NOTE_WAITS,
+                                   .stamp = {.op_seq = 4000000000u, .call = 0x12345678, .root = -1,
+                                             .count = UINT64_C(1) << 40}};
+}
+
+/* All ranks but the first wait in one call and say so over and over: the first hears of it, but not as often as it is said.
+ * Answers arrive one by one. */
+static void notes_reach_all_and_equal_ones_seldom(void **state)
+{
+    enum { NOTES = 50 };
+    static const int sizes[] = {1, 2, 8, 33};
+
+    (void)state;
+    for (size_t s = 0; s < sizeof sizes / sizeof sizes[0]; s++) {
+        struct team *team = team_start(sizes[s]);
+
+        for (int i = 0; i < NOTES; i++)
+            for (int r = 1; r < sizes[s]; r++) {
+                const struct hkt__boot_note note = note_of(r, HKT__NOTE_WAITS);
+
+                hkt__boot_note(team->ranks[r].boot, &note);
+            }
+        /* Answers travel behind on the same links, so that afterwards nothing is under way. */
+        for (int r = 0; r < sizes[s]; r++) {
+            const struct hkt__boot_note note = note_of(r, HKT__NOTE_ANSWERS);
+
+            hkt__boot_note(team->ranks[r].boot, &note);
+        }
+        for (int r = 0; r < sizes[s]; r++)
+            inbox_wait_answers(&team->inboxes[r], sizes[s] - 1);
+        if (sizes[s] > 1)
+            assert_true(team->inboxes[0].waits > 0);
+        for (int r = 0; r < sizes[s]; r++) {
+            const struct hkt__boot_note *last = &team->inboxes[r].last, want = note_of(last->rank, HKT__NOTE_ANSWERS);
+
+            assert_int_equal(inbox_count(&team->inboxes[r]), 0);
+            assert_true(team->inboxes[r].waits < NOTES);
+            if (sizes[s] == 1)
+                continue;
+            assert_true(last->rank != r && last->comm_id == want.comm_id && last->is_running == want.is_running);
+            assert_true(last->stamp.op_seq == want.stamp.op_seq && last->stamp.call == want.stamp.call &&
+                        last->stamp.root == want.stamp.root && last->stamp.count == want.stamp.count);
+        }
+        team_end(team);
+    }
+}
+
 /* An abort is told and the communicator freed in one breath: the event must still go out. */
 static void events_told_just_before_the_end_arrive(void **state)
 {
@@ -322,7 +407,7 @@ static void events_told_before_the_monitor_arrive(void **state)
     boot_ranks_init(ranks, 3, &id);
     boot_ranks_meet(ranks, 3);
     hkt__boot_tell(ranks[1].boot, &event);
-    assert_int_equal(hkt__boot_monitor_start(ranks[0].boot, inbox_handler, &inbox), HKT_OK);
+    assert_int_equal(inbox_watch(ranks[0].boot, &inbox), HKT_OK);
     inbox_wait(&inbox, 1);
     assert_string_equal(inbox.events[0].text, "early");
     boot_ranks_destroy(ranks, 3);
@@ -381,7 +466,7 @@ static void neighbour_that_does_not_read_is_lost(void **state)
     (void)state;
     boot_ranks_init(ranks, 2, &id);
     boot_ranks_meet(ranks, 2);
-    assert_int_equal(hkt__boot_monitor_start(ranks[0].boot, inbox_handler, &inbox), HKT_OK);
+    assert_int_equal(inbox_watch(ranks[0].boot, &inbox), HKT_OK);
     memset(event.text, 'x', sizeof event.text - 1);
     for (int i = 0; i < 40000 && inbox_count(&inbox) == 0; i++) {
         event.comm_id++;
@@ -487,6 +572,7 @@ int main(void)
         BOOT_TEST(blame_passes_through_a_rank_that_ends_at_once),
         BOOT_TEST(killed_rank_is_noticed_though_its_child_lives),
         BOOT_TEST(told_events_reach_all_others_once),
+        BOOT_TEST(notes_reach_all_and_equal_ones_seldom),
         BOOT_TEST(events_told_just_before_the_end_arrive),
         BOOT_TEST(events_told_before_the_monitor_arrive),
         BOOT_TEST(farewell_is_no_death),
