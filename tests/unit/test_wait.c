@@ -1,0 +1,75 @@
+/* What could break: a wait that never says that it is long, or says so at every turn; one that makes others' sleep its own
+ * while it should only yield; a deadline that is missed because of it; a move that does not start it over. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <time.h>
+
+#include <cmocka.h>
+
+#include "exec/wait.h"
+
+#define MS INT64_C(1000000)
+
+/** Idle until the advice is no longer to poll or park. */
+static enum hkt__wait_advice idle_on(struct hkt__wait *wait)
+{
+    for (;;) {
+        const enum hkt__wait_advice advice = hkt__wait_idle(wait);
+
+        if (advice == HKT__WAIT_PARK)
+            nanosleep(&(struct timespec){.tv_nsec = (long)wait->sleep_ns}, NULL);
+        else if (advice != HKT__WAIT_POLL)
+            return advice;
+    }
+}
+
+static void a_long_wait_tells_and_then_expires(void **state)
+{
+    const struct hkt__wait_policy policy = {.spins = 3, .yields = 3, .timeout_ns = 900 * MS};
+    struct hkt__wait wait;
+
+    (void)state;
+    hkt__wait_begin(&wait, &policy);
+    const int64_t begin_ns = hkt__now_ns();
+
+    assert_int_equal(idle_on(&wait), HKT__WAIT_TELL);
+    assert_true(hkt__now_ns() - begin_ns >= 50 * MS);
+    assert_int_equal(idle_on(&wait), HKT__WAIT_EXPIRED); /* telling again would come later */
+    assert_true(hkt__now_ns() - begin_ns >= 900 * MS);
+}
+
+static void a_move_starts_it_over(void **state)
+{
+    const struct hkt__wait_policy policy = {.spins = 3, .yields = 3, .timeout_ns = 20000 * MS};
+    struct hkt__wait wait;
+
+    (void)state;
+    hkt__wait_begin(&wait, &policy);
+    for (int i = 0; i < 4; i++) {
+        assert_int_equal(idle_on(&wait), HKT__WAIT_TELL);
+        hkt__wait_moved(&wait);
+    }
+}
+
+static void who_only_yields_does_not_tell(void **state)
+{
+    const struct hkt__wait_policy policy = {.spins = 3, .yields = INT32_MAX / 2, .timeout_ns = 300 * MS};
+    struct hkt__wait wait;
+
+    (void)state;
+    hkt__wait_begin(&wait, &policy);
+    assert_int_equal(idle_on(&wait), HKT__WAIT_EXPIRED);
+    assert_int_equal(wait.parked, 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_long_wait_tells_and_then_expires),
+        cmocka_unit_test(a_move_starts_it_over),
+        cmocka_unit_test(who_only_yields_does_not_tell),
+    };
+
+    return cmocka_run_group_tests_name("wait", tests, NULL, NULL);
+}
