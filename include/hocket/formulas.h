@@ -66,12 +66,12 @@ HKT_API double hkt_wire_all_to_all(double bytes, int n);
 
 /** Data parallelism per step. */
 struct hkt_dp_opts {
-    int zero;          /* 0 to 3 */
-    int inner;         /* ranks that shard with each other */
-    int outer;         /* replicas of these (hybrid); 0, 1: none */
-    int micros;        /* micro-batches per step; 0: 1 */
-    int reduce_every;  /* 1: gradients are reduced after every micro-batch, 0: once at the end */
-    int keep_gathered; /* ZeRO 3: 1: parameters stay from forward to backward, gathered once per micro-batch; 0: twice */
+    int zero;         /* 0 to 3 */
+    int inner;        /* ranks that shard with each other */
+    int outer;        /* replicas of these (hybrid); 0, 1: none */
+    int micros;       /* micro-batches per step; 0: 1 */
+    int reduce_every; /* 1: gradients are reduced after every micro-batch, 0: once at the end */
+    int keep_gathered; /* ZeRO 3: 1: parameters stay from forward to backward, gathered once per micro-batch, not twice */
     double grad_bytes, param_bytes; /* of the whole model as this rank's tp and pp cut leaves it */
 };
 struct hkt_dp_bytes {

@@ -6,6 +6,7 @@
 #include "hocket/formulas.h"
 #include "hocket/layout.h"
 #include "hocket/mesh.h"
+#include "hocket/moe.h"
 #include "hocket/pipeline.h"
 #include "hocket/shard.h"
 #include "hocket/status.h"
