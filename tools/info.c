@@ -9,7 +9,8 @@
 
 static const char help_text[] =
     "usage: hocket info [--settings] [--json]\n\n"
-    "Says what is here: version, transports, CPU features, modules; and why what is absent is absent.\n\n"
+    "Says what is here: version, transports, what the machine allows, CPU features, modules; and why what is absent\n"
+    "is absent, and what that costs.\n\n"
     "  -s, --settings  the environment variables hocket reads: value in force, default, range, meaning\n"
     "  -j, --json      everything (settings included) as JSON\n"
     "  -h, --help      this text\n";

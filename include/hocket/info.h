@@ -17,9 +17,9 @@ extern "C" {
 /** major * 10000 + minor * 100 + patch of the library that is loaded. */
 HKT_API int hkt_version(void);
 
-/** One thing that may be here or not: a transport, a CPU feature, a module. */
+/** One thing that may be here or not: a transport, what the machine allows, a CPU feature, a module. */
 struct hkt_feature {
-    const char *kind;      /* "transport", "cpu", "module" */
+    const char *kind;      /* "transport", "machine", "cpu", "module" */
     const char *name;
     int present;
     const char *reason;    /* what it is, or why it is absent and what would bring it */

@@ -6,6 +6,7 @@
 
 #include "comm/call.h"
 #include "core/settings.h"
+#include "transport/limits.h"
 
 int hkt_version(void)
 {
@@ -22,6 +23,44 @@ static void transport_feature(const struct hkt__tp_ops *ops, struct hkt_feature 
         rc = ops->probe(settings);
     snprintf(why, sizeof why, "%s", rc == HKT_OK ? ops->summary : hkt_last_error());
     *out = (struct hkt_feature){.kind = "transport", .name = ops->name, .present = rc == HKT_OK, .reason = why};
+}
+
+static bool machine_cores(char *out_why, size_t bytes)
+{
+    const int cores = hkt__limits_cores();
+
+    snprintf(out_why, bytes, cores > 1 ? "%d CPUs that this process may use"
+                                       : "%d CPU that this process may use: ranks of this host take turns on it", cores);
+    return cores > 1;
+}
+
+static bool machine_copies(char *out_why, size_t bytes)
+{
+    const struct hkt__settings *settings;
+    enum hkt_status rc = hkt__settings_get(&settings);
+
+    if (rc == HKT_OK)
+        rc = hkt__limits_copies(settings);
+    snprintf(out_why, bytes, "%s", rc == HKT_OK ? "between processes in one step (process_vm_readv)" : hkt_last_error());
+    return rc == HKT_OK;
+}
+
+/** What containers take away. */
+static const struct {
+    const char *name;
+    bool (*ask)(char *out_why, size_t bytes);
+} machine[] = {
+    {"cores", machine_cores},
+    {"copies", machine_copies},
+    {"/dev/shm", hkt__limits_shm_dir},
+};
+
+static void machine_feature(int i, struct hkt_feature *out)
+{
+    static _Thread_local char why[HKT__ERROR_TEXT_MAX];
+    const bool present = machine[i].ask(why, sizeof why);
+
+    *out = (struct hkt_feature){.kind = "machine", .name = machine[i].name, .present = present, .reason = why};
 }
 
 /** CPU features by kernel set; then modules that this build does not have. */
@@ -48,6 +87,11 @@ enum hkt_status hkt_feature_get(int index, struct hkt_feature *out_feature)
             return HKT_OK;
         }
     }
+    if (i >= 0 && i < (int)(sizeof machine / sizeof machine[0])) {
+        machine_feature(i, out_feature);
+        return HKT_OK;
+    }
+    i -= (int)(sizeof machine / sizeof machine[0]);
     if (i < 0 || i >= (int)(sizeof fixed / sizeof fixed[0]))
         return hkt__fail(HKT_ERR_INVALID, "hkt_feature_get: there is no feature %d", index);
     const bool present = fixed[i].isa <= (int)hkt__isa_best();

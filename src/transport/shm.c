@@ -154,6 +154,9 @@ static enum hkt_status fetch_arena(struct shm_tp *tp, const struct shm_address *
     rc = hkt__arena_map(fd, theirs->arena_bytes, &peer->arena);
     close(fd);
     peer->can_copy = tp->may_copy && hkt__mem_try_copy(peer->pid, theirs->probe_address, theirs->probe_value);
+    if (tp->may_copy && !peer->can_copy)
+        hkt__log(HKT__SUB_TRANSPORT, HKT__LOG_INFO, "no copies from process %d in one step (process_vm_readv): see "
+                 "`hocket info`", (int)peer->pid);
     return rc;
 }
 

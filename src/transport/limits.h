@@ -1,0 +1,19 @@
+/* What this system allows ranks that share a host: for `hocket info`, and for choices made before there are peers. */
+#ifndef HOCKET_TRANSPORT_LIMITS_H
+#define HOCKET_TRANSPORT_LIMITS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "core/settings.h"
+#include "hocket/status.h"
+
+/** May processes of one user copy from each other's memory in one step (process_vm_readv)? Else the error says why not,
+ *  what that costs and what would allow it. */
+HKT_NODISCARD enum hkt_status hkt__limits_copies(const struct hkt__settings *settings);
+/** CPUs that this process may use. */
+int hkt__limits_cores(void);
+/** Is there a /dev/shm? The text says how large it is, and that it does not matter. */
+bool hkt__limits_shm_dir(char *out_text, size_t bytes);
+
+#endif
