@@ -8,6 +8,7 @@
 #include "core/mem.h"
 #include "cost/bound.h"
 #include "hocket/tune.h"
+#include "transport/limits.h"
 
 /** What one choice depends on, but for the case. */
 struct weighing {
@@ -160,6 +161,12 @@ static void forget(struct thought *thought)
     hkt__free(thought->tune);
 }
 
+/** On this machine what the system allows; of one that is described, what the settings do. */
+static bool may_copy(const struct hkt_choice_query *query, const struct hkt__settings *settings)
+{
+    return query->topo != NULL ? settings->cma != 0 : hkt__limits_copies(settings) == HKT_OK;
+}
+
 static enum hkt_status think(const struct hkt_choice_query *query, struct thought *out)
 {
     const struct hkt__settings *settings;
@@ -188,7 +195,7 @@ static enum hkt_status think(const struct hkt_choice_query *query, struct though
     out->args = (struct hkt__select_args){
         .coll = query->coll, .nranks = query->nranks, .in_place = query->in_place, .bytes = query->bytes,
         .direct_ok = is_memory, .user_ok = is_memory && ((caps.flags & HKT__TP_USER) != 0 || query->registered),
-        .copy_ok = is_memory && settings->cma != 0, .ordered = settings->deterministic[0] != '\0',
+        .copy_ok = is_memory && may_copy(query, settings), .ordered = settings->deterministic[0] != '\0',
         .slice_bytes = (size_t)settings->slice_bytes, .scratch_bytes = (size_t)settings->scratch_bytes,
         .site = &out->site, .tuned = find_table(query, out)};
     set_prices(query, &caps, out);

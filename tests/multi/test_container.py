@@ -105,6 +105,13 @@ class Container(unittest.TestCase):
                 self.assertEqual(rows['/dev/shm'][0], shm[0])
                 self.assertIn(shm[1], rows['/dev/shm'][1])
 
+    def test_the_choice_knows_what_is_lost(self):
+        """What is chosen here is what would be chosen with HOCKET_CMA=0."""
+        why = (HOCKET, 'explain', 'all_reduce', '--why', '-n', '4', '--bytes', '64M')
+        inside, _ = self.output(SMALL_SHM, *why)
+        self.assertEqual(inside, self.output(SMALL_SHM, *why, HOCKET_CMA='0')[0])
+        self.assertRegex(inside, r'two_shot_user .*needs buffers that peers can reach')
+
     def test_info_outside(self):
         """The same questions, with the answers of this machine."""
         result = subprocess.run([HOCKET, 'info', '--json'], env=clean_environment(), capture_output=True, text=True,
