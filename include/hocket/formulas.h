@@ -42,7 +42,7 @@ struct hkt_state_bytes {
 };
 /** `params` parameters, ZeRO stage 0 to 3 over `shards` ranks: stage 1 shards the optimizer, 2 the gradients too, 3
  *  the parameters too (Rajbhandari et al. 2020). */
-HKT_API struct hkt_state_bytes hkt_state_bytes(double params, const struct hkt_param_bytes *bytes, int zero,
+HKT_API struct hkt_state_bytes hkt_count_state(double params, const struct hkt_param_bytes *bytes, int zero,
                                                int shards);
 
 /** ZeRO-Offload: optimizer on the host. */
@@ -52,7 +52,7 @@ struct hkt_offload_bytes {
     double host_least; /* optimizer alone, gradients used as they come */
     double bus;        /* gradients down and parameters up, per step */
 };
-HKT_API struct hkt_offload_bytes hkt_offload_bytes(double params, const struct hkt_param_bytes *bytes);
+HKT_API struct hkt_offload_bytes hkt_count_offload(double params, const struct hkt_param_bytes *bytes);
 
 /* ---- bytes that a rank sends ---- */
 
@@ -80,7 +80,7 @@ struct hkt_dp_bytes {
     double replica; /* outer: all-reduce of the shard */
     double total;
 };
-HKT_API struct hkt_dp_bytes hkt_dp_bytes(const struct hkt_dp_opts *opts);
+HKT_API struct hkt_dp_bytes hkt_count_dp(const struct hkt_dp_opts *opts);
 
 /** One message between layers: s * b * h elements. */
 HKT_API double hkt_message_bytes(int64_t seq, int64_t batch, int64_t hidden, double element_bytes);
@@ -140,7 +140,7 @@ struct hkt_bubble {
     double ratio;      /* bubble / ideal: (p - 1) / m */
     double efficiency; /* 1 - fraction */
 };
-HKT_API struct hkt_bubble hkt_bubble(double ideal, double bubble);
+HKT_API struct hkt_bubble hkt_bubble_of(double ideal, double bubble);
 /** m p / (m p + 2 p - 2), found in notes as the efficiency of a pipeline. It adds the work of the whole machine to
  *  the idle time of one device; kept to explain, not to plan with. */
 HKT_API double hkt_bubble_miscounted(int stages, int micros);

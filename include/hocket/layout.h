@@ -29,6 +29,10 @@ struct hkt_shape {
     int gated;         /* 1: SwiGLU, three matrices; 0: two */
     int biases;        /* 1: linear layers and norms have biases (GPT-2) */
     int tied;          /* 1: the head is the embedding */
+    int64_t kv_rank; /* latent attention (DeepSeek): keys and values come from so many numbers; 0: ordinary attention */
+    int64_t q_rank;  /* with it: queries from so many */
+    int64_t rope_dim; /* with it: dimensions of a head with positions, on top of head_dim */
+    int64_t v_dim;    /* with it: of a head's value */
 };
 
 /** Parameters, part by part. */
@@ -43,7 +47,11 @@ struct hkt_shape_params {
     int64_t total;
     int64_t active; /* that a token passes, embeddings included */
 };
-HKT_API struct hkt_shape_params hkt_shape_params(const struct hkt_shape *shape);
+HKT_API struct hkt_shape_params hkt_count_params(const struct hkt_shape *shape);
+
+/** Parameters on a pipeline stage that has layers [first, end): with the embedding if first is 0, with the head if
+ *  end is the last; the embedding again where a tied head is on another stage than it. */
+HKT_API int64_t hkt_shape_stage_params(const struct hkt_shape *shape, int first, int end);
 
 /** How training is cut. Sizes at 0 are 1. */
 struct hkt_layout {

@@ -46,7 +46,7 @@ enum hkt_status hkt_param_bytes_parse(const char *text, struct hkt_param_bytes *
     return HKT_OK;
 }
 
-struct hkt_state_bytes hkt_state_bytes(double params, const struct hkt_param_bytes *bytes, int zero, int shards)
+struct hkt_state_bytes hkt_count_state(double params, const struct hkt_param_bytes *bytes, int zero, int shards)
 {
     const double optimizer = bytes->main_grad + bytes->master + bytes->moment1 + bytes->moment2;
     struct hkt_state_bytes state;
@@ -58,7 +58,7 @@ struct hkt_state_bytes hkt_state_bytes(double params, const struct hkt_param_byt
     return state;
 }
 
-struct hkt_offload_bytes hkt_offload_bytes(double params, const struct hkt_param_bytes *bytes)
+struct hkt_offload_bytes hkt_count_offload(double params, const struct hkt_param_bytes *bytes)
 {
     const double optimizer = bytes->master + bytes->moment1 + bytes->moment2;
     const struct hkt_offload_bytes offload = { params * bytes->param, params * (optimizer + 4), params * optimizer,
@@ -89,7 +89,7 @@ double hkt_wire_all_to_all(double bytes, int n)
     return bytes * (n - 1) / n;
 }
 
-struct hkt_dp_bytes hkt_dp_bytes(const struct hkt_dp_opts *opts)
+struct hkt_dp_bytes hkt_count_dp(const struct hkt_dp_opts *opts)
 {
     const int micros = opts->micros == 0 ? 1 : opts->micros, reductions = opts->reduce_every ? micros : 1;
     const int gathers = opts->zero < 3 ? opts->zero > 0 : micros * (opts->keep_gathered ? 1 : 2);

@@ -30,7 +30,7 @@ double hkt_train_seconds(double tokens, double params, int devices, double flops
     return 8 * tokens * params / (devices * flops_per_s);
 }
 
-struct hkt_bubble hkt_bubble(double ideal, double bubble)
+struct hkt_bubble hkt_bubble_of(double ideal, double bubble)
 {
     const struct hkt_bubble names = { bubble / (ideal + bubble), bubble / ideal, ideal / (ideal + bubble) };
 

@@ -12,15 +12,27 @@ static int64_t or_else(int64_t value, int64_t otherwise)
     return value == 0 ? otherwise : value;
 }
 
-struct hkt_shape_params hkt_shape_params(const struct hkt_shape *shape)
+/* Queries, keys, values and output; latent attention has two norms without biases inside. */
+static int64_t attention_params(const struct hkt_shape *shape)
 {
     const int64_t h = shape->hidden, heads = shape->heads, kv_heads = or_else(shape->kv_heads, heads);
-    const int64_t dim = or_else(shape->head_dim, h / heads), ffn = or_else(shape->ffn, 4 * h);
+    const int64_t dim = or_else(shape->head_dim, h / heads);
+
+    if (shape->kv_rank > 0)
+        return (h + 1) * shape->q_rank + shape->q_rank * heads * (dim + shape->rope_dim)
+               + h * (shape->kv_rank + shape->rope_dim) + shape->kv_rank + shape->kv_rank * heads * (dim + shape->v_dim)
+               + heads * shape->v_dim * h;
+    return 2 * h * heads * dim + 2 * h * kv_heads * dim + shape->biases * (heads * dim + 2 * kv_heads * dim + h);
+}
+
+struct hkt_shape_params hkt_count_params(const struct hkt_shape *shape)
+{
+    const int64_t h = shape->hidden, ffn = or_else(shape->ffn, 4 * h);
     const int64_t dense_ffn = or_else(shape->dense_ffn, ffn), b = shape->biases, matrices = shape->gated ? 3 : 2;
     const int64_t inner_biases = b * (matrices - 1), top_k = or_else(shape->top_k, 1);
     struct hkt_shape_params p;
 
-    p.attention = 2 * h * heads * dim + 2 * h * kv_heads * dim + b * (heads * dim + 2 * kv_heads * dim + h);
+    p.attention = attention_params(shape);
     p.norms = 2 * h * (1 + b);
     p.expert = matrices * h * ffn + inner_biases * ffn + b * h;
     p.dense_mlp = matrices * h * dense_ffn + inner_biases * dense_ffn + b * h;
@@ -33,6 +45,18 @@ struct hkt_shape_params hkt_shape_params(const struct hkt_shape *shape)
               + p.head;
     p.active = p.total - (shape->experts == 0 ? 0 : sparse * (shape->experts - top_k) * p.expert);
     return p;
+}
+
+int64_t hkt_shape_stage_params(const struct hkt_shape *shape, int first, int end)
+{
+    const struct hkt_shape_params p = hkt_count_params(shape);
+    const int dense_end = end < shape->dense_layers ? end : shape->dense_layers;
+    const int64_t dense = first < dense_end ? dense_end - first : 0;
+    int64_t params = (end - first) * (p.attention + p.norms) + dense * p.dense_mlp + (end - first - dense) * p.mlp;
+
+    params += first == 0 ? p.embedding : 0;
+    params += end == shape->layers ? p.head : 0;
+    return params + (end == shape->layers && first > 0 && shape->tied ? shape->vocab * shape->hidden : 0);
 }
 
 /* A layout with its zeros filled in. */

@@ -40,7 +40,7 @@ static double state(const char *name, double params, int zero, int shards)
 {
     const struct hkt_param_bytes bytes = recipe(name);
 
-    return hkt_state_bytes(params, &bytes, zero, shards).total;
+    return hkt_count_state(params, &bytes, zero, shards).total;
 }
 
 /* ---- state ---- */
@@ -55,8 +55,8 @@ static void recipes(void **unused)
         exactly(state(hkt_param_bytes_get(count)->name, 1, 0, 8), (double[]){ 16, 12, 18, 20, 16 }[count]);
     assert_int_equal(count, 5);
     bytes = recipe("2,2,4,4,4");
-    exactly(hkt_state_bytes(1, &bytes, 0, 1).total, 16);
-    exactly(hkt_state_bytes(1, &bytes, 0, 1).optimizer, 12); /* three quarters are the optimizer's */
+    exactly(hkt_count_state(1, &bytes, 0, 1).total, 16);
+    exactly(hkt_count_state(1, &bytes, 0, 1).optimizer, 12); /* three quarters are the optimizer's */
     assert_int_equal(hkt_param_bytes_parse("mixed17", &bytes), HKT_ERR_INVALID);
     assert_non_null(strstr(hkt_parallel_last_error(), "\"mixed17\" is no recipe"));
     for (int i = 0; i < 6; i++)
@@ -69,11 +69,11 @@ static void recipes(void **unused)
 static void states_of_7b_and_70b(void **unused)
 {
     const struct hkt_param_bytes lean = recipe("bf16-12"), mixed = recipe("mixed16");
-    const struct hkt_state_bytes plain = hkt_state_bytes(7e9, &lean, 0, 8);
+    const struct hkt_state_bytes plain = hkt_count_state(7e9, &lean, 0, 8);
 
     (void)unused;
     exactly(state("mixed16", 70e9, 0, 1), 1120 * GB);
-    exactly(hkt_state_bytes(70e9, &mixed, 0, 1).param, 140 * GB);
+    exactly(hkt_count_state(70e9, &mixed, 0, 1).param, 140 * GB);
     exactly(plain.param, 14 * GB);
     exactly(plain.grad, 14 * GB);
     exactly(plain.optimizer, 56 * GB);
@@ -127,7 +127,7 @@ static void the_zero_paper_table_1(void **unused)
 static void offload(void **unused)
 {
     const struct hkt_param_bytes bytes = recipe("mixed16");
-    const struct hkt_offload_bytes off = hkt_offload_bytes(7e9, &bytes);
+    const struct hkt_offload_bytes off = hkt_count_offload(7e9, &bytes);
 
     (void)unused;
     exactly(off.device, 14 * GB);
@@ -149,22 +149,22 @@ static void data_parallel_bytes(void **unused)
         exactly(hkt_wire_all_reduce(s, (int[]){ 2, 4, 8, 64 }[i]), (double[]){ 14, 21, 24.5, 27.5625 }[i] * GB);
     struct hkt_dp_opts opts = { .zero = 0, .inner = 8, .micros = 1, .grad_bytes = s, .param_bytes = s };
 
-    exactly(hkt_dp_bytes(&opts).total, 24.5 * GB);
+    exactly(hkt_count_dp(&opts).total, 24.5 * GB);
     for (opts.zero = 1; opts.zero <= 2; opts.zero++) /* the same as without ZeRO */
-        exactly(hkt_dp_bytes(&opts).total, 24.5 * GB);
+        exactly(hkt_count_dp(&opts).total, 24.5 * GB);
     opts.zero = 3;
-    exactly(hkt_dp_bytes(&opts).total, 36.75 * GB); /* 1.5 times */
+    exactly(hkt_count_dp(&opts).total, 36.75 * GB); /* 1.5 times */
     opts.keep_gathered = 1;
-    exactly(hkt_dp_bytes(&opts).total, 24.5 * GB);
+    exactly(hkt_count_dp(&opts).total, 24.5 * GB);
     opts = (struct hkt_dp_opts){ .zero = 2, .inner = 8, .micros = 8, .grad_bytes = s, .param_bytes = s };
-    exactly(hkt_dp_bytes(&opts).total, 2 * 7.0 / 8 * s);
+    exactly(hkt_count_dp(&opts).total, 2 * 7.0 / 8 * s);
     opts.reduce_every = 1;
-    exactly(hkt_dp_bytes(&opts).total, 9 * 7.0 / 8 * s);
+    exactly(hkt_count_dp(&opts).total, 9 * 7.0 / 8 * s);
     /* Hybrid 2 x 4: a quarter of the gradients goes across. */
     opts = (struct hkt_dp_opts){ .zero = 1, .inner = 4, .outer = 2, .grad_bytes = s, .param_bytes = s };
-    exactly(hkt_dp_bytes(&opts).reduce, 0.75 * s);
-    exactly(hkt_dp_bytes(&opts).gather, 0.75 * s);
-    exactly(hkt_dp_bytes(&opts).replica, 0.25 * s);
+    exactly(hkt_count_dp(&opts).reduce, 0.75 * s);
+    exactly(hkt_count_dp(&opts).gather, 0.75 * s);
+    exactly(hkt_count_dp(&opts).replica, 0.25 * s);
 }
 
 static void messages_between_ranks(void **unused)
@@ -394,7 +394,7 @@ static void names_of_a_bubble(void **unused)
     (void)unused;
     for (int i = 0; i < 3; i++) {
         const struct hkt_pipe_opts opts = { .kind = HKT_PIPE_1F1B, .stages = pm[i][0], .micros = pm[i][1] };
-        const struct hkt_bubble names = hkt_bubble(3.0 * pm[i][1], (double)hkt_pipe_bubble(&opts));
+        const struct hkt_bubble names = hkt_bubble_of(3.0 * pm[i][1], (double)hkt_pipe_bubble(&opts));
 
         close_to(names.efficiency, right[i], 1e-15);
         close_to(names.fraction, 1 - right[i], 1e-15);

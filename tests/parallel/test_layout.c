@@ -31,7 +31,7 @@ static struct hkt_shape llama(int layers, int64_t hidden, int heads, int kv_head
 
 static int64_t total(struct hkt_shape shape)
 {
-    return hkt_shape_params(&shape).total;
+    return hkt_count_params(&shape).total;
 }
 
 static void published_parameter_counts(void **state)
@@ -64,13 +64,62 @@ static void experts_are_counted(void **state)
     shape.vocab = 32000;
     shape.experts = 8;
     shape.top_k = 2;
-    assert_int_equal(hkt_shape_params(&shape).total, 46702792704);
-    assert_int_equal(hkt_shape_params(&shape).active, 12879925248);
+    assert_int_equal(hkt_count_params(&shape).total, 46702792704);
+    assert_int_equal(hkt_count_params(&shape).active, 12879925248);
     shape.dense_layers = 1;
     shape.dense_ffn = 100;
     shape.shared = 1;
-    assert_int_equal(hkt_shape_params(&shape).total, 46702792704 - (int64_t)4096 * 8 - (int64_t)8 * 3 * 4096 * 14336
+    assert_int_equal(hkt_count_params(&shape).total, 46702792704 - (int64_t)4096 * 8 - (int64_t)8 * 3 * 4096 * 14336
                                                          + 3 * 4096 * 100 + (int64_t)31 * 3 * 4096 * 14336);
+}
+
+static void deepseek_v3(void **state)
+{
+    const struct hkt_shape shape = { .layers = 61,
+                                     .heads = 128,
+                                     .experts = 256,
+                                     .shared = 1,
+                                     .top_k = 8,
+                                     .dense_layers = 3,
+                                     .hidden = 7168,
+                                     .head_dim = 128,
+                                     .ffn = 2048,
+                                     .dense_ffn = 18432,
+                                     .vocab = 129280,
+                                     .gated = 1,
+                                     .kv_rank = 512,
+                                     .q_rank = 1536,
+                                     .rope_dim = 64,
+                                     .v_dim = 128 };
+    const struct hkt_shape_params params = hkt_count_params(&shape);
+
+    (void)state;
+    assert_int_equal(params.total, 671026404352);
+    assert_int_equal(params.active / 10000000, 3755); /* 37.55 B, with both embeddings */
+}
+
+/* Stages add up to the model, plus the second copy of a tied embedding. */
+static void parameters_of_stages(void **state)
+{
+    struct hkt_shape shape = { .layers = 7,
+                               .heads = 4,
+                               .hidden = 16,
+                               .vocab = 101,
+                               .positions = 8,
+                               .biases = 1,
+                               .experts = 4,
+                               .top_k = 2,
+                               .dense_layers = 3,
+                               .dense_ffn = 24 };
+
+    (void)state;
+    for (shape.tied = 0; shape.tied < 2; shape.tied++)
+        for (int a = 1; a < 6; a++)
+            for (int b = a + 1; b < 7; b++)
+                assert_int_equal(hkt_shape_stage_params(&shape, 0, a) + hkt_shape_stage_params(&shape, a, b)
+                                     + hkt_shape_stage_params(&shape, b, 7),
+                                 hkt_count_params(&shape).total + shape.tied * 101 * 16);
+    assert_int_equal(hkt_shape_stage_params(&shape, 0, 7), hkt_count_params(&shape).total);
 }
 
 /* ---- layouts ---- */
@@ -187,6 +236,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(published_parameter_counts),
         cmocka_unit_test(experts_are_counted),
+        cmocka_unit_test(deepseek_v3),
+        cmocka_unit_test(parameters_of_stages),
         cmocka_unit_test(impossible_layouts_name_numbers_and_neighbours),
         cmocka_unit_test(pipelines),
     };
