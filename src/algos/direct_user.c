@@ -120,21 +120,51 @@ void hkt__build_all_to_all_direct_user(struct hkt__builder *b)
     take_back(b, in_of_peer);
 }
 
-/* Peers read the root's OUT, not its IN: every rank has an OUT, so both sides mean the same memory. */
+/* The root lends its memory first and moves its own block while the others do theirs. */
+static void lend_from_root(struct hkt__builder *b, lent_fn *lent, struct hkt__operand own, struct hkt__operand own_in)
+{
+    for (int k = 1; k < b->nranks; k++)
+        hkt__signal(b, hkt__rank_at(b, k), 0, lent(b, hkt__rank_at(b, k)));
+    hkt__copy(b, 0, own, own_in);
+    for (int k = 1; k < b->nranks; k++)
+        hkt__wait(b, hkt__rank_at(b, k), 0, lent(b, hkt__rank_at(b, k)));
+}
+
+static void read_from_root(struct hkt__builder *b, int chunk)
+{
+    const struct hkt__arg theirs = hkt__chunk_at(b, b->root, HKT__IN, chunk);
+
+    hkt__wait(b, b->root, 0, hkt__nothing());
+    hkt__reduce(b, 0, hkt__out(b, 0), &theirs, 1);
+    hkt__signal(b, b->root, 0, hkt__nothing());
+}
+
 void hkt__build_broadcast_direct_user(struct hkt__builder *b)
 {
-    const struct hkt__operand out = hkt__out(b, 0);
-    const struct hkt__arg theirs = hkt__at(b->root, out);
+    if (b->rank == b->root)
+        lend_from_root(b, whole_in, hkt__out(b, 0), hkt__in(b, 0));
+    else
+        read_from_root(b, 0);
+}
 
-    if (b->rank != b->root) {
-        hkt__wait(b, b->root, 0, hkt__nothing());
-        hkt__reduce(b, 0, out, &theirs, 1);
-        hkt__signal(b, b->root, 0, hkt__nothing());
+void hkt__build_scatter_direct_user(struct hkt__builder *b)
+{
+    if (b->rank == b->root)
+        lend_from_root(b, in_of_peer, hkt__out(b, 0), hkt__in(b, b->root));
+    else
+        read_from_root(b, b->rank);
+}
+
+/* Every rank writes its own block: at the root alone they would come one after the other. */
+void hkt__build_gather_direct_user(struct hkt__builder *b)
+{
+    if (b->rank == b->root) {
+        lend_from_root(b, out_of_peer, hkt__out(b, b->root), hkt__in(b, 0));
         return;
     }
-    hkt__copy(b, 0, out, hkt__in(b, 0));
-    for (int k = 1; k < b->nranks; k++)
-        hkt__signal(b, hkt__rank_at(b, k), 0, out);
-    for (int k = 1; k < b->nranks; k++)
-        hkt__wait(b, hkt__rank_at(b, k), 0, out);
+    const struct hkt__arg theirs = hkt__chunk_at(b, b->root, HKT__OUT, b->rank);
+
+    hkt__wait(b, b->root, 0, hkt__nothing());
+    hkt__write(b, 0, &theirs, 1, hkt__in(b, 0));
+    hkt__signal(b, b->root, 0, hkt__nothing());
 }

@@ -71,6 +71,11 @@ double hkt__cost_half(int p)
     return p / 2;
 }
 
+double hkt__cost_block(int p)
+{
+    return p > 1 ? 1.0 / p : 0;
+}
+
 double hkt__cost_share(int p)
 {
     return (double)(p - 1) / p;

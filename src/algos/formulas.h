@@ -16,6 +16,7 @@ hkt__formula hkt__cost_log_floor, hkt__cost_log_both; /* l, L + l */
 hkt__formula hkt__cost_linear, hkt__cost_2_linear;    /* p - 1, 2 (p - 1) */
 hkt__formula hkt__cost_half;                          /* p / 2 */
 hkt__formula hkt__cost_share, hkt__cost_2_share;      /* (p - 1) / p, 2 (p - 1) / p */
+hkt__formula hkt__cost_block;                         /* 1 / p; 0 for one rank */
 /* Folding adds two rounds, one message and one n where p is no power of two. */
 hkt__formula hkt__rounds_doubling, hkt__messages_doubling; /* l; this is the volume, too */
 hkt__formula hkt__rounds_rabenseifner, hkt__messages_rabenseifner, hkt__volume_rabenseifner; /* 2 l; 2 (P - 1) / P */

@@ -200,6 +200,19 @@ struct hkt__operand hkt__out_all(struct hkt__builder *b)
     return all_of(b, HKT__OUT);
 }
 
+static struct hkt__operand range_of(enum hkt__buf buf, int32_t chunks, int64_t start, int64_t stride, int count)
+{
+    struct hkt__operand x = nothing;
+
+    x.buf = x.like_buf = (uint8_t)buf;
+    x.count = count;
+    x.at = (struct hkt__span){ hkt__mod(start, chunks), (int32_t)(stride % chunks), chunks };
+    if (chunks == 1)
+        x.at.stride = 1;
+    x.like = x.at;
+    return x;
+}
+
 struct hkt__operand hkt__range(struct hkt__builder *b, enum hkt__buf buf, int64_t start, int64_t stride, int count)
 {
     struct hkt__operand x = nothing;
@@ -220,13 +233,7 @@ struct hkt__operand hkt__range(struct hkt__builder *b, enum hkt__buf buf, int64_
                                            : "OUT has no blocks at this rank");
         return x;
     }
-    x.buf = x.like_buf = (uint8_t)buf;
-    x.count = count;
-    x.at = (struct hkt__span){ hkt__mod(start, chunks), (int32_t)(stride % chunks), chunks };
-    if (chunks == 1)
-        x.at.stride = 1;
-    x.like = x.at;
-    return x;
+    return range_of(buf, chunks, start, stride, count);
 }
 
 struct hkt__operand hkt__scratch(struct hkt__builder *b, int slot, struct hkt__operand like)
@@ -245,6 +252,17 @@ struct hkt__operand hkt__scratch(struct hkt__builder *b, int slot, struct hkt__o
 struct hkt__arg hkt__at(int rank, struct hkt__operand x)
 {
     return (struct hkt__arg){ rank, x };
+}
+
+struct hkt__arg hkt__chunk_at(struct hkt__builder *b, int rank, enum hkt__buf buf, int64_t chunk)
+{
+    int32_t blocks[2];
+
+    if (!is_ok(b))
+        return (struct hkt__arg){ rank, nothing };
+    b->state->has_operands = true;
+    hkt__coll_blocks(b->state->sched->coll, b->nranks, rank, b->root, blocks);
+    return (struct hkt__arg){ rank, range_of(buf, blocks[buf] * b->state->sched->cuts, chunk, 1, 1) };
 }
 
 /* Is the operand well formed in the memory of `rank`? NULL, or what is wrong. */

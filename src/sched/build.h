@@ -59,6 +59,8 @@ struct hkt__operand hkt__range(struct hkt__builder *b, enum hkt__buf buf, int64_
 struct hkt__operand hkt__scratch(struct hkt__builder *b, int slot, struct hkt__operand like);
 /** The operand as it lies in another rank's memory: same form, for SCRATCH, and for IN/OUT whose blocks agree. */
 struct hkt__arg hkt__at(int rank, struct hkt__operand x);
+/** A chunk of another rank's IN or OUT, which may have other blocks than this rank's, or be significant there alone. */
+struct hkt__arg hkt__chunk_at(struct hkt__builder *b, int rank, enum hkt__buf buf, int64_t chunk);
 
 /* Steps. Operands of one step have equal counts and equal chunk sizes piece by piece. Moves of zero pieces vanish.
  * A copy of an operand onto itself (in place) vanishes. */
