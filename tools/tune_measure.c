@@ -103,7 +103,8 @@ static struct perf_case call_of(const struct tune_rank *rank, const struct tune_
 {
     const bool whole = c->coll == HKT_ALL_REDUCE || c->coll == HKT_BROADCAST || c->coll == HKT_REDUCE;
 
-    return (struct perf_case){.coll = c->coll, .dtype = HKT_F32, .op = HKT_SUM, .in_place = c->in_place,
+    return (struct perf_case){.coll = c->coll, .dtype = HKT_F32, .op = HKT_SUM,
+                              .in_place = c->in_place || c->coll == HKT_BROADCAST, /* as the model has it */
                               .count = c->bytes / 4 / (whole ? 1 : (size_t)rank->nranks)};
 }
 

@@ -57,17 +57,24 @@ const char *hkt__unfit(const struct hkt__algo *algo, const struct hkt__select_ar
     return algo->restriction == NULL ? "" : algo->restriction(args->nranks, args->in_place);
 }
 
+/** Roots of broadcasts are in place as a rule, but the choice may not hang on it: it is that rank's affair. */
+static bool weigh_in_place(const struct hkt__select_args *args)
+{
+    return args->in_place || args->coll == HKT_BROADCAST;
+}
+
 static enum hkt_status find_profile(const struct hkt__algo *algo, const struct hkt__select_args *args,
                                     struct hkt__work_table *table, const struct hkt__profile **out_profile)
 {
-    struct entry *entry = &table->entries[(algo - hkt__algos) * 2 + args->in_place];
+    const bool in_place = weigh_in_place(args);
+    struct entry *entry = &table->entries[(algo - hkt__algos) * 2 + in_place];
 
     if (entry->profile == NULL)
         entry->profile = hkt__calloc(1, sizeof *entry->profile);
     if (entry->profile == NULL)
         return hkt__fail(HKT_ERR_NOMEM, "no memory for the costs of %s", algo->info.name);
     if (entry->nranks != args->nranks) {
-        const enum hkt_status rc = hkt__profile_make(algo, args->site, args->nranks, args->in_place, entry->profile);
+        const enum hkt_status rc = hkt__profile_make(algo, args->site, args->nranks, in_place, entry->profile);
 
         if (rc < 0)
             return rc;
@@ -87,7 +94,7 @@ static double touched_share(const struct hkt__select_args *args)
     case HKT_SCATTER:
         return args->in_place ? 1 : 1 + 1.0 / args->nranks;
     default:
-        return args->in_place ? 1 : 2;
+        return weigh_in_place(args) ? 1 : 2;
     }
 }
 

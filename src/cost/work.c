@@ -38,12 +38,14 @@ static void add_args(const struct hkt__footing *footing, const struct hkt__sched
     for (int32_t i = 0; i < step->arg_count; i++) {
         const struct hkt__arg *arg = &sched->args[step->arg_first + i];
         const bool is_target = step->kind == HKT__WRITE && i > 0;
+        const bool is_result = sched->args[step->arg_first].x.buf != HKT__IN;
         const double share = chunk * arg->x.count;
 
         if (arg->rank != sched->rank) {
             const struct hkt__link link = hkt__footing_link(footing, sched->rank, arg->rank);
 
-            *(is_target                    ? &work->written
+            *(is_target && !is_result      ? &work->read /* moved out of the user's buffer, whoever does it */
+              : is_target                  ? &work->written
               : arg->x.buf == HKT__SCRATCH ? &work->fresh
               : arg->x.buf == HKT__OUT     ? &work->relayed
                                            : &work->read) += share * link.bytes;
