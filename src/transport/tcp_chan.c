@@ -29,6 +29,10 @@
 #include "core/mem.h"
 #include "transport/tcp.h"
 
+/* The end of a frame is a record's (MSG_EOR): Linux then does not hold back its last bytes until what it has handed to the
+ * device before is gone (tcp_autocorking), which on slow links costs more than it saves. */
+#define SEND_FLAGS (MSG_NOSIGNAL | MSG_DONTWAIT | MSG_EOR)
+
 #define HEADER sizeof(struct hkt__frame_header)
 #define READ_AHEAD 4096 /* asked for beyond a frame that is being completed */
 #define INTO_MIN 8192   /* payloads from this size on are worth a call of their own */
@@ -105,8 +109,7 @@ static bool is_refused(struct hkt__tcp_tx *tx)
 static void push(struct hkt__tcp_tx *tx)
 {
     while (has_rest(tx)) {
-        const ssize_t sent = send(tx_socket(tx)->fd, tx->frame + tx->sent, tx->bytes - tx->sent,
-                                  MSG_NOSIGNAL | MSG_DONTWAIT);
+        const ssize_t sent = send(tx_socket(tx)->fd, tx->frame + tx->sent, tx->bytes - tx->sent, SEND_FLAGS);
 
         if (sent >= 0)
             tx->sent += (size_t)sent;
@@ -272,7 +275,7 @@ static enum hkt_status tx_end_from(struct hkt__chan *chan, const void *data, siz
     ssize_t sent;
 
     do
-        sent = sendmsg(tx_socket(tx)->fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+        sent = sendmsg(tx_socket(tx)->fd, &message, SEND_FLAGS);
     while (sent < 0 && !is_refused(tx));
     if (tx->failed == HKT_OK) {
         const size_t taken = sent > 0 ? (size_t)sent : 0, from = taken > HEADER ? taken - HEADER : 0;
