@@ -113,8 +113,10 @@ HKT_API int hkt_pipe_peak(const struct hkt_pipe *pipe, int stage);
 /** How time passes in a simulation. */
 struct hkt_pipe_sim_opts {
     struct hkt_pipe_times times; /* all 0: HKT_PIPE_TIMES_UNIT */
-    int blocking; /* 0: messages travel while stages compute; 1: a stage stands still in each batch until both
-                                    ends have come and the message has passed */
+    int blocking; /* 0: messages travel while stages compute; 1: a stage stands still in each batch until both ends have
+                     come and the message has passed */
+    const struct hkt_pipe_times *uneven; /* [stages * chunks] times of each virtual stage in the place of f, b, w above;
+                                            NULL: all are alike */
 };
 /** When everything happened. start and end belong to ops of the schedule; an operation that took no time of its own
  *  (a message that travels) has the times of the message. */
@@ -132,10 +134,13 @@ HKT_API HKT_NODISCARD enum hkt_status hkt_pipe_simulate(const struct hkt_pipe *p
                                                         struct hkt_pipe_sim **out_sim);
 /** NULL is allowed. */
 HKT_API void hkt_pipe_sim_destroy(struct hkt_pipe_sim *sim);
+/** How uneven the stages are: the longest time in compute over the mean, 1 when balanced; out_stage (NULL: not
+ *  wanted) is the stage that has it. */
+HKT_API double hkt_pipe_sim_imbalance(const struct hkt_pipe_sim *sim, int *out_stage);
 
 /** Idle time of a stage by closed form; makespan = compute + bubble. stages - 1 times f + b + w, times f + b - w with
- *  ZB-H1, times f forward only. It equals the simulation with send 0. -1 where no closed form holds: interleaved unless
- *  stages divides micros, ZB-H1 unless micros >= stages and w is at most f and b. */
+ *  ZB-H1, times f forward only. It equals the simulation with send 0. -1 where no closed form holds: interleaved
+ *  unless stages divides micros, ZB-H1 unless micros >= stages and w is at most f and b. */
 HKT_API int64_t hkt_pipe_bubble(const struct hkt_pipe_opts *opts);
 
 /** "gpipe", ...; "?" for a value out of range. */

@@ -43,11 +43,17 @@ static inline size_t hkt__pipe_cells(const struct hkt_pipe *pipe)
 /** Write the compute operations of one stage in their order; returns how many. out_ops NULL: just count. */
 int hkt__pipe_order(const struct hkt_pipe *pipe, int stage, struct hkt_pipe_op *out_ops);
 
-/** Duration of a compute operation. */
-int64_t hkt__pipe_duration(const struct hkt_pipe *pipe, const struct hkt_pipe_times *times, enum hkt_pipe_op_kind kind);
-/** Start and end of every compute operation when messages take times->send and nothing waits for anything else;
- *  false: the order cannot be run. done: a table of hkt__pipe_cells, filled with end times (-1: not computed). */
-bool hkt__pipe_flow(const struct hkt_pipe *pipe, const struct hkt_pipe_times *times, struct hkt_pipe_sim *sim,
+/** Times of all virtual stages: uneven[k], or `times` for each. */
+struct hkt__pipe_clock {
+    struct hkt_pipe_times times;
+    const struct hkt_pipe_times *uneven;
+};
+/** Duration of a compute operation of a stage. */
+int64_t hkt__pipe_duration(const struct hkt_pipe *pipe, const struct hkt__pipe_clock *clock, int stage,
+                           const struct hkt_pipe_op *op);
+/** Start and end of every compute operation when messages take times.send and nothing waits for anything else; false:
+ *  the order cannot be run. done: a table of hkt__pipe_cells, filled with end times (-1: not computed). */
+bool hkt__pipe_flow(const struct hkt_pipe *pipe, const struct hkt__pipe_clock *clock, struct hkt_pipe_sim *sim,
                     int64_t *done);
 /** Unit times where all are 0. */
 struct hkt_pipe_times hkt__pipe_times_or_unit(const struct hkt_pipe_times *times);

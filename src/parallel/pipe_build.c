@@ -112,6 +112,7 @@ static enum hkt_status make_whole(const struct hkt_pipe *compute, const struct h
                                   struct hkt_pipe *out)
 {
     const size_t nops = (size_t)hkt__pipe_nops(compute), nmessages = 4 * hkt__pipe_cells(compute) / 3;
+    const struct hkt__pipe_clock clock = { *times, NULL };
     struct hkt_pipe_sim sim = { .stages = compute->stages };
     int64_t *done = hkt__parallel_calloc(hkt__pipe_cells(compute), sizeof *done);
     struct message *messages = hkt__parallel_calloc(nmessages, sizeof *messages);
@@ -124,7 +125,7 @@ static enum hkt_status make_whole(const struct hkt_pipe *compute, const struct h
     out->first = hkt__parallel_calloc((size_t)compute->stages + 1, sizeof *out->first);
     if (done != NULL && messages != NULL && sim.start != NULL && sim.end != NULL && sim.busy != NULL && out->ops != NULL
         && out->first != NULL) {
-        rc = hkt__pipe_flow(compute, times, &sim, done) ? HKT_OK : HKT_ERR_BUG;
+        rc = hkt__pipe_flow(compute, &clock, &sim, done) ? HKT_OK : HKT_ERR_BUG;
         if (rc == HKT_OK)
             merge(compute, sim.start, messages, list_messages(compute, done, messages), out);
     }

@@ -12,11 +12,16 @@ struct hkt_pipe_times hkt__pipe_times_or_unit(const struct hkt_pipe_times *times
     return times->f == 0 && times->b == 0 && times->w == 0 && times->send == 0 ? unit : *times;
 }
 
-int64_t hkt__pipe_duration(const struct hkt_pipe *pipe, const struct hkt_pipe_times *times, enum hkt_pipe_op_kind kind)
+int64_t hkt__pipe_duration(const struct hkt_pipe *pipe, const struct hkt__pipe_clock *clock, int stage,
+                           const struct hkt_pipe_op *op)
 {
-    if (kind == HKT_PIPE_F)
+    const struct hkt_pipe_times *times = &clock->times;
+
+    if (clock->uneven != NULL)
+        times = &clock->uneven[hkt__pipe_virtual(pipe, stage, op->chunk)];
+    if (op->kind == HKT_PIPE_F)
         return times->f;
-    if (kind == HKT_PIPE_W)
+    if (op->kind == HKT_PIPE_W)
         return times->w;
     return pipe->splits_backward ? times->b : times->b + times->w;
 }
@@ -40,15 +45,15 @@ static int64_t ready_at(const struct hkt_pipe *pipe, int64_t send, int stage, co
     return own > other ? own : other;
 }
 
-bool hkt__pipe_flow(const struct hkt_pipe *pipe, const struct hkt_pipe_times *times, struct hkt_pipe_sim *sim,
+bool hkt__pipe_flow(const struct hkt_pipe *pipe, const struct hkt__pipe_clock *clock, struct hkt_pipe_sim *sim,
                     int64_t *done)
 {
     int next[HKT_PIPE_STAGES_MAX], left = hkt__pipe_nops(pipe);
-    int64_t clock[HKT_PIPE_STAGES_MAX];
+    int64_t now[HKT_PIPE_STAGES_MAX];
 
     memset(done, -1, hkt__pipe_cells(pipe) * sizeof *done);
     memcpy(next, pipe->first, (size_t)pipe->stages * sizeof next[0]);
-    memset(clock, 0, (size_t)pipe->stages * sizeof clock[0]);
+    memset(now, 0, (size_t)pipe->stages * sizeof now[0]);
     memset(sim->busy, 0, (size_t)pipe->stages * sizeof sim->busy[0]);
     for (int before = left + 1; left < before;) { /* passes over the stages until one of them moves nothing */
         before = left;
@@ -58,15 +63,14 @@ bool hkt__pipe_flow(const struct hkt_pipe *pipe, const struct hkt_pipe_times *ti
 
                 if (!hkt__pipe_is_compute(op->kind))
                     continue;
-                const int64_t ready = ready_at(pipe, times->send, stage, op, done);
-                const int64_t duration = hkt__pipe_duration(pipe, times, op->kind);
+                const int64_t ready = ready_at(pipe, clock->times.send, stage, op, done);
+                const int64_t duration = hkt__pipe_duration(pipe, clock, stage, op);
 
                 if (ready < 0)
                     break;
-                sim->start[next[stage]] = clock[stage] > ready ? clock[stage] : ready;
-                clock[stage] = sim->end[next[stage]] = sim->start[next[stage]] + duration;
-                done[hkt__pipe_cell(pipe, op->kind, hkt__pipe_virtual(pipe, stage, op->chunk), op->micro)] =
-                    clock[stage];
+                sim->start[next[stage]] = now[stage] > ready ? now[stage] : ready;
+                now[stage] = sim->end[next[stage]] = sim->start[next[stage]] + duration;
+                done[hkt__pipe_cell(pipe, op->kind, hkt__pipe_virtual(pipe, stage, op->chunk), op->micro)] = now[stage];
                 sim->busy[stage] += duration;
             }
     }
@@ -74,8 +78,7 @@ bool hkt__pipe_flow(const struct hkt_pipe *pipe, const struct hkt_pipe_times *ti
 }
 
 /* Messages that travel: from the end of what makes them. */
-static void time_messages(const struct hkt_pipe *pipe, const struct hkt_pipe_times *times, struct hkt_pipe_sim *sim,
-                          const int64_t *done)
+static void time_messages(const struct hkt_pipe *pipe, int64_t send, struct hkt_pipe_sim *sim, const int64_t *done)
 {
     for (int stage = 0; stage < pipe->stages; stage++)
         for (int i = pipe->first[stage]; i < pipe->first[stage + 1]; i++) {
@@ -90,7 +93,7 @@ static void time_messages(const struct hkt_pipe *pipe, const struct hkt_pipe_tim
             sim->start[i] = k < 0 || k >= pipe->stages * pipe->chunks
                                 ? 0
                                 : done[hkt__pipe_cell(pipe, is_act ? HKT_PIPE_F : HKT_PIPE_B, k, op->micro)];
-            sim->end[i] = sim->start[i] + times->send;
+            sim->end[i] = sim->start[i] + send;
         }
 }
 
@@ -136,7 +139,7 @@ static bool pass_batch(const struct hkt_pipe *pipe, int stage, const int *partne
 }
 
 /* Everything in program order; compute never waits by itself, since its inputs came in earlier batches. */
-static bool run_blocking(const struct hkt_pipe *pipe, const struct hkt_pipe_times *times, const int *partner,
+static bool run_blocking(const struct hkt_pipe *pipe, const struct hkt__pipe_clock *clock, const int *partner,
                          struct walker *walkers, struct hkt_pipe_sim *sim)
 {
     int running = pipe->stages;
@@ -151,14 +154,14 @@ static bool run_blocking(const struct hkt_pipe *pipe, const struct hkt_pipe_time
                 const int i = walker->next, posted = walker->posted;
 
                 if (!hkt__pipe_is_compute(pipe->ops[i].kind)) {
-                    const bool passed = pass_batch(pipe, stage, partner, times->send, walkers, sim);
+                    const bool passed = pass_batch(pipe, stage, partner, clock->times.send, walkers, sim);
 
                     moved = moved || passed || walker->posted != posted;
                     if (!passed)
                         break;
                     continue;
                 }
-                const int64_t duration = hkt__pipe_duration(pipe, times, pipe->ops[i].kind);
+                const int64_t duration = hkt__pipe_duration(pipe, clock, stage, &pipe->ops[i]);
 
                 sim->start[i] = walker->clock;
                 walker->clock = sim->end[i] = walker->clock + duration;
@@ -172,7 +175,7 @@ static bool run_blocking(const struct hkt_pipe *pipe, const struct hkt_pipe_time
     return running == 0;
 }
 
-static enum hkt_status simulate_blocking(const struct hkt_pipe *pipe, const struct hkt_pipe_times *times,
+static enum hkt_status simulate_blocking(const struct hkt_pipe *pipe, const struct hkt__pipe_clock *clock,
                                          struct hkt_pipe_sim *sim)
 {
     int *partner = hkt__parallel_calloc((size_t)hkt__pipe_nops(pipe), sizeof *partner);
@@ -182,23 +185,23 @@ static enum hkt_status simulate_blocking(const struct hkt_pipe *pipe, const stru
     if (rc == HKT_OK) {
         for (int stage = 0; stage < pipe->stages; stage++)
             walkers[stage].next = walkers[stage].posted = pipe->first[stage];
-        rc = run_blocking(pipe, times, partner, walkers, sim) ? HKT_OK : HKT_ERR_INVALID;
+        rc = run_blocking(pipe, clock, partner, walkers, sim) ? HKT_OK : HKT_ERR_INVALID;
     }
     hkt__parallel_free(partner);
     hkt__parallel_free(walkers);
     return rc;
 }
 
-static enum hkt_status simulate_flowing(const struct hkt_pipe *pipe, const struct hkt_pipe_times *times,
+static enum hkt_status simulate_flowing(const struct hkt_pipe *pipe, const struct hkt__pipe_clock *clock,
                                         struct hkt_pipe_sim *sim)
 {
     int64_t *done = hkt__parallel_calloc(hkt__pipe_cells(pipe), sizeof *done);
     enum hkt_status rc = HKT_ERR_NOMEM;
 
     if (done != NULL)
-        rc = hkt__pipe_flow(pipe, times, sim, done) ? HKT_OK : HKT_ERR_INVALID;
+        rc = hkt__pipe_flow(pipe, clock, sim, done) ? HKT_OK : HKT_ERR_INVALID;
     if (rc == HKT_OK)
-        time_messages(pipe, times, sim, done);
+        time_messages(pipe, clock->times.send, sim, done);
     hkt__parallel_free(done);
     return rc;
 }
@@ -206,11 +209,12 @@ static enum hkt_status simulate_flowing(const struct hkt_pipe *pipe, const struc
 enum hkt_status hkt_pipe_simulate(const struct hkt_pipe *pipe, const struct hkt_pipe_sim_opts *opts,
                                   struct hkt_pipe_sim **out_sim)
 {
-    static const struct hkt_pipe_sim_opts defaults = { HKT_PIPE_TIMES_UNIT, 0 };
+    static const struct hkt_pipe_sim_opts defaults = { HKT_PIPE_TIMES_UNIT, 0, NULL };
 
     if (pipe == NULL || out_sim == NULL || pipe->stages < 1 || pipe->stages > HKT_PIPE_STAGES_MAX)
         return hkt__parallel_fail(HKT_ERR_INVALID, "hkt_pipe_simulate: a NULL, or an impossible number of stages");
-    const struct hkt_pipe_times times = hkt__pipe_times_or_unit(opts == NULL ? &defaults.times : &opts->times);
+    const struct hkt__pipe_clock clock = { hkt__pipe_times_or_unit(opts == NULL ? &defaults.times : &opts->times),
+                                           opts == NULL ? NULL : opts->uneven };
     const size_t nops = (size_t)hkt__pipe_nops(pipe);
     struct hkt_pipe_sim *sim = hkt__parallel_calloc(1, sizeof *sim);
     enum hkt_status rc = HKT_ERR_NOMEM;
@@ -221,8 +225,8 @@ enum hkt_status hkt_pipe_simulate(const struct hkt_pipe *pipe, const struct hkt_
         sim->end = hkt__parallel_calloc(nops, sizeof *sim->end);
         sim->busy = hkt__parallel_calloc((size_t)pipe->stages, sizeof *sim->busy);
         if (sim->start != NULL && sim->end != NULL && sim->busy != NULL)
-            rc = opts != NULL && opts->blocking ? simulate_blocking(pipe, &times, sim)
-                                                : simulate_flowing(pipe, &times, sim);
+            rc = opts != NULL && opts->blocking ? simulate_blocking(pipe, &clock, sim)
+                                                : simulate_flowing(pipe, &clock, sim);
     }
     if (rc < 0) {
         hkt_pipe_sim_destroy(sim);
@@ -246,6 +250,20 @@ void hkt_pipe_sim_destroy(struct hkt_pipe_sim *sim)
     hkt__parallel_free(sim->end);
     hkt__parallel_free(sim->busy);
     hkt__parallel_free(sim);
+}
+
+double hkt_pipe_sim_imbalance(const struct hkt_pipe_sim *sim, int *out_stage)
+{
+    int64_t total = 0;
+    int slowest = 0;
+
+    for (int stage = 0; stage < sim->stages; stage++) {
+        total += sim->busy[stage];
+        slowest = sim->busy[stage] > sim->busy[slowest] ? stage : slowest;
+    }
+    if (out_stage != NULL)
+        *out_stage = slowest;
+    return total == 0 ? 1 : (double)sim->busy[slowest] * sim->stages / (double)total;
 }
 
 int64_t hkt_pipe_bubble(const struct hkt_pipe_opts *opts)

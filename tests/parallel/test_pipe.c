@@ -30,7 +30,7 @@ static struct hkt_pipe_sim *simulate(const struct hkt_pipe *pipe, struct hkt_pip
 {
     struct hkt_pipe_sim *sim = NULL;
 
-    if (hkt_pipe_simulate(pipe, &(struct hkt_pipe_sim_opts){ times, blocking }, &sim) != HKT_OK)
+    if (hkt_pipe_simulate(pipe, &(struct hkt_pipe_sim_opts){ times, blocking, NULL }, &sim) != HKT_OK)
         fail_msg("%s", hkt_parallel_last_error());
     return sim;
 }
@@ -189,6 +189,27 @@ static void batches_cost_nothing_in_step(void **state)
             hkt_pipe_sim_destroy(sim);
             hkt_pipe_destroy(pipe);
         }
+}
+
+/* A stage twice as slow is named, and sets the pace. */
+static void a_slow_stage_is_named(void **state)
+{
+    const struct hkt_pipe_times uneven[] = { { 1, 1, 1, 0 }, { 1, 1, 1, 0 }, { 2, 2, 2, 0 }, { 1, 1, 1, 0 } };
+    struct hkt_pipe *pipe = build(HKT_PIPE_1F1B, 4, 8, 1);
+    struct hkt_pipe_sim *sim = NULL;
+    int stage = -1;
+
+    (void)state;
+    assert_int_equal(hkt_pipe_simulate(pipe, &(struct hkt_pipe_sim_opts){ .uneven = uneven }, &sim), HKT_OK);
+    assert_true(hkt_pipe_sim_imbalance(sim, &stage) == 2.0 * 4 / 5);
+    assert_int_equal(stage, 2);
+    /* Its 8 times 6, two F before its first, two B after its last; and less than a stage more. */
+    assert_in_range(sim->makespan, 48 + 2 + 4, 48 + 2 + 4 + 6);
+    hkt_pipe_sim_destroy(sim);
+    assert_int_equal(hkt_pipe_simulate(pipe, NULL, &sim), HKT_OK);
+    assert_true(hkt_pipe_sim_imbalance(sim, NULL) == 1);
+    hkt_pipe_sim_destroy(sim);
+    hkt_pipe_destroy(pipe);
 }
 
 static void large_schedules_are_built(void **state)
@@ -545,6 +566,7 @@ int main(void)
         cmocka_unit_test(activations_held),
         cmocka_unit_test(any_number_of_micro_batches),
         cmocka_unit_test(batches_cost_nothing_in_step),
+        cmocka_unit_test(a_slow_stage_is_named),
         cmocka_unit_test(large_schedules_are_built),
         cmocka_unit_test(wrong_schedules_are_refused),
         cmocka_unit_test(unbuffered_sends_that_cross_deadlock),
