@@ -295,7 +295,7 @@ static void run_on(const char *transport, enum ranks_kind kind, ranks_fn *fn)
 
 /* ---- what waiting ranks tell each other ---- */
 
-enum { FOUR = 4, LATE_MS = 1500, LONG_MS = 60000 };
+enum { FOUR = 4, MANY = 32, LATE_MS = 1500, LONG_MS = 60000 };
 
 /** Rank 3 was to broadcast and gives its input to rank 2 instead, which does not listen to it in a broadcast; then it is
  *  done and turns to something else. Ranks 0 and 1 wait for it. */
@@ -372,6 +372,26 @@ static void aborted_while_telling(struct ranks_rank *rank)
     ranks_require_ok(rank, hkt_barrier(rank->comm, NULL), "the parent's barrier");
 }
 
+/** Many ranks wait, and all are told by the one that differs, or by those that it meets. */
+static void one_of_many(struct ranks_rank *rank)
+{
+    float in[8] = {0}, out[8 * MANY];
+    enum hkt_status rc;
+
+    if (rank->rank == ODD)
+        rc = hkt_all_gather(in, out, 8, HKT_F32, rank->comm, NULL);
+    else
+        rc = hkt_broadcast(in, out, 8, HKT_F32, ODD, rank->comm, NULL);
+    for (int later = 0; later < 4 && rc == HKT_OK; later++)
+        rc = hkt_barrier(rank->comm, NULL);
+    ranks_require_status(rank, rc, HKT_ERR_MISMATCH, "one of many");
+    ranks_require_text(rank, hkt_last_error(), "rank 1");
+    ranks_require_text(rank, hkt_last_error(), "broadcast(count=8");
+    ranks_require_text(rank, hkt_last_error(), "all_gather(count=8");
+    ranks_require_status(rank, hkt_comm_destroy(rank->comm), HKT_ERR_MISMATCH, "destroy");
+    rank->comm = NULL;
+}
+
 static void run_four(const char *transport, enum ranks_kind kind, ranks_fn *fn)
 {
     struct hkt_config config = HKT_CONFIG_INIT;
@@ -387,6 +407,16 @@ static void who_went_on_is_told(void **state)
     run_four("thread", RANKS_THREADS, gone_on);
     run_four("shm", RANKS_PROCESSES, gone_on);
     run_four("tcp", RANKS_PROCESSES, gone_on);
+}
+
+static void many_are_told(void **state)
+{
+    struct hkt_config config = HKT_CONFIG_INIT;
+    const struct ranks_job job = {.kind = RANKS_THREADS, .nranks = MANY, .config = &config, .fn = one_of_many};
+
+    (void)state;
+    config.transport = "tcp";
+    ranks_run(&job);
 }
 
 static void late_is_no_mismatch(void **state)
@@ -515,6 +545,7 @@ int main(void)
         cmocka_unit_test(processes_are_told_over_shm),
         cmocka_unit_test(processes_are_told_over_tcp),
         cmocka_unit_test(who_went_on_is_told),
+        cmocka_unit_test(many_are_told),
         cmocka_unit_test(late_is_no_mismatch),
         cmocka_unit_test(aborts_meet_what_is_told),
         cmocka_unit_test(different_settings_are_told),
