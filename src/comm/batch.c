@@ -73,21 +73,21 @@ static enum hkt_status wait_a_little(const struct hkt__collective *work, struct 
 
 static void count_waits(struct hkt_comm *comm, const struct hkt__wait *wait)
 {
-    comm->yields += wait->yielded;
-    comm->parks += wait->parked;
+    comm->counts.yields += wait->yielded;
+    comm->counts.parks += wait->parked;
 }
 
 /** The first cause, told by the call that meets it first. */
 static enum hkt_status tell_cause(struct hkt_comm *comm)
 {
-    comm->failure.is_told = true;
+    comm->watch.failure.is_told = true;
     return hkt__comm_report(comm);
 }
 
 /** A call on a communicator that has failed: the first one learns the cause, even if it fell between two calls. */
 static enum hkt_status refuse_failed(struct hkt_comm *comm)
 {
-    if (!comm->failure.is_told)
+    if (!comm->watch.failure.is_told)
         return tell_cause(comm);
     return hkt__fail(HKT_ERR_FAILED, "%s has failed before: %s", comm->name, hkt_comm_last_error(comm));
 }

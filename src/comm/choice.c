@@ -252,7 +252,7 @@ enum hkt_status hkt_comm_candidates(struct hkt_comm *comm, const struct hkt_choi
         .copy_ok = comm->routes.all_copy, .ordered = comm->options.ordered, .slice_bytes = comm->options.slice_bytes,
         .scratch_bytes = comm->env.scratch_bytes, .site = &comm->site, .tuned = hkt__comm_tuned(comm)};
     struct hkt__prices prices = comm->routes.prices;
-    const struct weighing weighing = {&args, &prices, comm->work, comm->options.forced[query->coll]};
+    const struct weighing weighing = {&args, &prices, comm->planning.work, comm->options.forced[query->coll]};
 
     if (query->prices != NULL)
         memcpy(prices.price, query->prices, sizeof prices.price);

@@ -19,9 +19,9 @@ enum { DISPLS_PACKED, COUNTS_SORTED, DISPLS_SORTED, DISPLS_ARRAYS };
 
 static enum hkt_status reserve_displs(struct hkt_comm *comm)
 {
-    if (comm->displs == NULL)
-        comm->displs = hkt__calloc((size_t)comm->nranks * DISPLS_ARRAYS, sizeof(size_t));
-    return comm->displs != NULL ? HKT_OK
+    if (comm->room.displs == NULL)
+        comm->room.displs = hkt__calloc((size_t)comm->nranks * DISPLS_ARRAYS, sizeof(size_t));
+    return comm->room.displs != NULL ? HKT_OK
                                 : hkt__fail(HKT_ERR_NOMEM, "no memory for displacements of %d ranks", comm->nranks);
 }
 
@@ -30,8 +30,8 @@ static enum hkt_status pack_displs(struct hkt_comm *comm, const size_t *counts, 
     const enum hkt_status rc = reserve_displs(comm);
 
     for (int i = 0, first = 1; i < comm->nranks && rc == HKT_OK; i++, first = 0)
-        comm->displs[i] = first ? 0 : comm->displs[i - 1] + counts[i - 1];
-    *out_displs = comm->displs;
+        comm->room.displs[i] = first ? 0 : comm->room.displs[i - 1] + counts[i - 1];
+    *out_displs = comm->room.displs;
     return rc;
 }
 
@@ -74,7 +74,7 @@ static enum hkt_status sort_blocks(const struct hkt__collective *work, const int
 
     if (rc < 0 || n == 1)
         return rc;
-    size_t *counts = comm->displs + COUNTS_SORTED * n, *displs = comm->displs + DISPLS_SORTED * n;
+    size_t *counts = comm->room.displs + COUNTS_SORTED * n, *displs = comm->room.displs + DISPLS_SORTED * n;
 
     for (int buf = 0; buf < 2; buf++) { /* in all_to_all both are alike; elsewhere one has blocks of all ranks */
         if (shape->blocks[buf] != comm->nranks)
@@ -94,14 +94,14 @@ static enum hkt_status sort_blocks(const struct hkt__collective *work, const int
 /** Memory for the multiplied input of a pre-multiplied sum that may not go into the output. */
 static enum hkt_status reserve_temp(struct hkt_comm *comm, size_t bytes)
 {
-    if (bytes <= comm->temp_bytes)
+    if (bytes <= comm->room.temp_bytes)
         return HKT_OK;
-    hkt__pages_free(comm->temp, comm->temp_bytes);
-    comm->temp_bytes = 0;
-    comm->temp = hkt__pages_alloc(bytes);
-    if (comm->temp == NULL)
+    hkt__pages_free(comm->room.temp, comm->room.temp_bytes);
+    comm->room.temp_bytes = 0;
+    comm->room.temp = hkt__pages_alloc(bytes);
+    if (comm->room.temp == NULL)
         return hkt__fail(HKT_ERR_NOMEM, "no memory for %zu bytes of multiplied input", bytes);
-    comm->temp_bytes = bytes;
+    comm->room.temp_bytes = bytes;
     return HKT_OK;
 }
 
@@ -122,7 +122,7 @@ static enum hkt_status premultiply(struct hkt__call *call, const struct hkt__use
 
         if (rc < 0)
             return rc;
-        to = comm->temp;
+        to = comm->room.temp;
     }
     hkt__premultiply(to, call->in, elems, call->dtype, op->scalar);
     *out_in = to;
@@ -154,12 +154,12 @@ enum hkt_status hkt__collective_start(struct hkt__collective *work, struct hkt__
     *bind = prepared->bind;
     bind->in = in;
     bind->out = call->out;
-    bind->stamp.op_seq = ++comm->op_seq;
+    bind->stamp.op_seq = ++comm->counts.op_seq;
     if (op != NULL) {
         bind->callback = op->function;
         bind->callback_arg = op->arg;
     }
-    work->record = hkt__recorder_begin(&comm->recorder, &bind->stamp, prepared->algo->info.name, -1);
+    work->record = hkt__recorder_begin(&comm->watch.recorder, &bind->stamp, prepared->algo->info.name, -1);
     const int32_t *ranks = hkt__site_ranks(&comm->site, prepared->algo);
 
     rc = hkt__coll_is_v(call->coll) ? bind_blocks(work, &bind->grid) : HKT_OK;
@@ -234,6 +234,6 @@ enum hkt_status hkt__collective_finish(struct hkt__collective *work, enum hkt_st
     if (status == HKT_OK && (call->op == HKT_AVG || (call->comm->nranks == 1 && work->bind.reduce != NULL)))
         finish_result(work);
     if (work->record != NULL)
-        hkt__recorder_end(&call->comm->recorder, work->record, status);
+        hkt__recorder_end(&call->comm->watch.recorder, work->record, status);
     return status;
 }

@@ -151,7 +151,7 @@ static bool copies_all(const struct hkt_comm *comm)
 static enum hkt_status open_domains(struct hkt_comm *comm, struct contribution *own)
 {
     const struct hkt__tp_members members = {
-        .comm_id = comm->id, .nranks = comm->nranks, .rank = comm->rank, .job_ranks = comm->job_ranks,
+        .comm_id = comm->listed.id, .nranks = comm->nranks, .rank = comm->rank, .job_ranks = comm->job_ranks,
         .lanes = HKT__COMM_LANES, .window_bytes = sizeof(struct hkt__window_head) + comm->env.scratch_bytes,
         .crc = comm->options.crc};
     enum hkt_status rc = choose_routes(comm);
@@ -302,7 +302,7 @@ static enum hkt_status read_options(struct hkt_comm *comm, const struct hkt_conf
     if (c->name != NULL)
         snprintf(comm->name, sizeof comm->name, "%s", c->name);
     else
-        snprintf(comm->name, sizeof comm->name, "comm%u", comm->id);
+        snprintf(comm->name, sizeof comm->name, "comm%u", comm->listed.id);
     return hkt__algo_list_parse(c->algo != NULL ? c->algo : settings->algo, options->forced);
 }
 
@@ -329,11 +329,11 @@ static enum hkt_status allocate(struct hkt_comm *comm, const struct hkt__comm_pa
     comm->routes.tp_of = hkt__calloc(n, 1);
     comm->env.tx = hkt__calloc(n * HKT__COMM_LANES, sizeof *comm->env.tx);
     comm->env.rx = hkt__calloc(n * HKT__COMM_LANES, sizeof *comm->env.rx);
-    comm->plans.table = hkt__calloc(HKT__PLANS_MAX, sizeof *comm->plans.table);
-    comm->prepared = hkt__calloc(HKT__PREPARED_MAX, sizeof *comm->prepared);
+    comm->planning.plans.table = hkt__calloc(HKT__PLANS_MAX, sizeof *comm->planning.plans.table);
+    comm->planning.prepared = hkt__calloc(HKT__PREPARED_MAX, sizeof *comm->planning.prepared);
     comm->user_ops = hkt__calloc(HKT__USER_OPS_MAX, sizeof *comm->user_ops);
     if (comm->job_ranks == NULL || comm->routes.tp_of == NULL || comm->env.tx == NULL || comm->env.rx == NULL ||
-        comm->plans.table == NULL || comm->prepared == NULL || comm->user_ops == NULL)
+        comm->planning.plans.table == NULL || comm->planning.prepared == NULL || comm->user_ops == NULL)
         return hkt__fail(HKT_ERR_NOMEM, "no memory for a communicator of %d ranks", comm->nranks);
     memcpy(comm->job_ranks, params->job_ranks, n * sizeof(int32_t));
     enum hkt_status rc = find_site(comm);
@@ -351,8 +351,8 @@ static enum hkt_status allocate(struct hkt_comm *comm, const struct hkt__comm_pa
                          comm->env.scratch_bytes);
     rc = hkt__run_create(&comm->env, &comm->run);
     if (rc == HKT_OK)
-        rc = hkt__work_table_create(&comm->work);
-    return rc < 0 ? rc : hkt__recorder_init(&comm->recorder, comm->job->settings->recorder);
+        rc = hkt__work_table_create(&comm->planning.work);
+    return rc < 0 ? rc : hkt__recorder_init(&comm->watch.recorder, comm->job->settings->recorder);
 }
 
 enum hkt_status hkt__comm_create(const struct hkt__comm_params *params, struct hkt_comm **out_comm)
@@ -363,13 +363,13 @@ enum hkt_status hkt__comm_create(const struct hkt__comm_params *params, struct h
     if (comm == NULL)
         return hkt__fail(HKT_ERR_NOMEM, "no memory for a communicator");
     comm->job = params->job;
-    comm->id = params->id;
+    comm->listed.id = params->id;
     comm->rank = params->rank;
     comm->nranks = params->nranks;
-    pthread_mutex_init(&comm->failure.lock, NULL);
+    pthread_mutex_init(&comm->watch.failure.lock, NULL);
     rc = hkt__turn_init(&comm->turn);
     if (rc < 0) {
-        pthread_mutex_destroy(&comm->failure.lock);
+        pthread_mutex_destroy(&comm->watch.failure.lock);
         hkt__free(comm);
         return rc;
     }
@@ -389,7 +389,7 @@ enum hkt_status hkt__comm_create(const struct hkt__comm_params *params, struct h
         return rc;
     }
     comm->env.crc = comm->options.crc;
-    atomic_store_explicit(&comm->is_open, 1, memory_order_release); /* O1: publishes the routes */
+    atomic_store_explicit(&comm->listed.is_open, 1, memory_order_release); /* O1: publishes the routes */
     hkt__job_hold(comm->job);
     *out_comm = comm;
     return HKT_OK;
@@ -401,17 +401,17 @@ void hkt__comm_free(struct hkt_comm *comm)
         return;
     hkt__p2p_destroy(comm->p2p);
     hkt__registered_fini(comm);
-    hkt__plans_fini(&comm->plans);
+    hkt__plans_fini(&comm->planning.plans);
     hkt__run_destroy(comm->run);
-    hkt__work_table_destroy(comm->work);
+    hkt__work_table_destroy(comm->planning.work);
     hkt__site_fini(&comm->site);
-    hkt__recorder_fini(&comm->recorder);
+    hkt__recorder_fini(&comm->watch.recorder);
     for (int t = 0; t < HKT__TRANSPORTS_MAX; t++)
         if (comm->routes.doms[t] != NULL)
             comm->routes.doms[t]->ops->dom_close(comm->routes.doms[t]);
     hkt__turn_fini(&comm->turn);
-    pthread_mutex_destroy(&comm->failure.lock);
-    hkt__free(comm->heard);
+    pthread_mutex_destroy(&comm->watch.failure.lock);
+    hkt__free(comm->watch.heard);
     hkt__free((void *)(uintptr_t)comm->env.windows);
     hkt__free(comm->env.memory);
     hkt__free(comm->env.srcs);
@@ -420,11 +420,11 @@ void hkt__comm_free(struct hkt_comm *comm)
     hkt__free(comm->env.tx);
     hkt__free(comm->env.rx);
     hkt__free(comm->routes.tp_of);
-    hkt__free(comm->prepared);
+    hkt__free(comm->planning.prepared);
     hkt__free(comm->user_ops);
     hkt__free(comm->job_ranks);
-    hkt__free(comm->displs);
-    hkt__pages_free(comm->temp, comm->temp_bytes);
+    hkt__free(comm->room.displs);
+    hkt__pages_free(comm->room.temp, comm->room.temp_bytes);
     hkt__free(comm);
 }
 
@@ -484,8 +484,9 @@ const char *hkt_comm_transport(const struct hkt_comm *comm, int peer)
 
 void hkt_comm_get_stats(const struct hkt_comm *comm, struct hkt_comm_stats *out_stats)
 {
-    *out_stats = (struct hkt_comm_stats){.ops = comm->recorder.finished, .bytes_sent = comm->env.bytes_sent,
+    *out_stats = (struct hkt_comm_stats){.ops = comm->watch.recorder.finished, .bytes_sent = comm->env.bytes_sent,
                                          .bytes_received = comm->env.bytes_received,
-                                         .bytes_direct = comm->env.bytes_direct, .plans_built = comm->plans.built,
-                                         .yields = comm->yields, .parks = comm->parks};
+                                         .bytes_direct = comm->env.bytes_direct,
+                                         .plans_built = comm->planning.plans.built,
+                                         .yields = comm->counts.yields, .parks = comm->counts.parks};
 }

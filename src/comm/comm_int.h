@@ -99,12 +99,43 @@ struct hkt__comm_options {
     const struct hkt__algo *forced[HKT_COLL_COUNT];
 };
 
+/** How the job knows a communicator. */
+struct hkt__listing {
+    struct hkt_comm *next;
+    uint32_t id;
+    _Atomic int is_open;                     /* release O1 when the routes are made, acquire O2 before waking them */
+};
+
+/** What calls become. */
+struct hkt__planning {
+    struct hkt__plans plans;
+    struct hkt__work_table *work;            /* what algorithms cost, for the choice */
+    struct hkt__prepared *prepared;          /* [HKT__PREPARED_MAX] */
+};
+
+/** What tells how things stand when they go wrong. */
+struct hkt__watch {
+    struct hkt__recorder recorder;
+    struct hkt__failure failure;
+    struct hkt__heard *heard;                /* [nranks], guarded by job->lock; NULL until one is heard */
+};
+
+/** Memory of the current call beside its buffers; made at first use, kept. */
+struct hkt__call_room {
+    size_t *displs;                          /* where blocks lie: collective.c */
+    void *temp;                              /* input of pre-multiplied sums that have no output to hold it */
+    size_t temp_bytes;
+};
+
+struct hkt__comm_counts {
+    uint32_t op_seq;                         /* collectives started */
+    uint64_t yields, parks;
+};
+
 struct hkt_comm {
     struct hkt__job *job;
-    struct hkt_comm *job_next;
-    uint32_t id;
+    struct hkt__listing listed;
     char name[48];
-    _Atomic int is_open;                     /* release O1 when the routes are made, acquire O2 before waking them */
     int rank, nranks;
     int32_t *job_ranks;                      /* [nranks] */
     struct hkt__site site;                   /* where the ranks run: orders and groups */
@@ -112,21 +143,14 @@ struct hkt_comm {
     struct hkt__routes routes;
     struct hkt__exec_env env;
     struct hkt__run *run;
-    struct hkt__plans plans;
-    struct hkt__work_table *work;            /* what algorithms cost, for the choice */
-    struct hkt__prepared *prepared;          /* [HKT__PREPARED_MAX] */
-    struct hkt__recorder recorder;
-    struct hkt__failure failure;
-    struct hkt__heard *heard;                /* [nranks], guarded by job->lock; NULL until one is heard */
+    struct hkt__planning planning;
+    struct hkt__watch watch;
     struct hkt__turn turn;
     struct hkt__user_op *user_ops;           /* [HKT__USER_OPS_MAX] */
     struct hkt__registered *registered;      /* memory that peers can address: memory.c */
     struct hkt__p2p *p2p;                    /* point-to-point state, made at first use */
-    size_t *displs;                          /* where blocks of the current call lie: collective.c; made at first use */
-    void *temp;                              /* input of pre-multiplied sums that have no output to hold it; kept */
-    size_t temp_bytes;
-    uint32_t op_seq;                         /* collectives started */
-    uint64_t yields, parks;
+    struct hkt__call_room room;
+    struct hkt__comm_counts counts;
 };
 
 /** What a communicator is made of. */
@@ -164,7 +188,7 @@ enum hkt_status hkt__comm_report(const struct hkt_comm *comm);
 int hkt__comm_rank_of(const struct hkt_comm *comm, int job_rank);
 static inline int hkt__comm_failed(const struct hkt_comm *comm)
 {
-    return atomic_load_explicit(&comm->failure.status, memory_order_acquire); /* F2 */
+    return atomic_load_explicit(&comm->watch.failure.status, memory_order_acquire); /* F2 */
 }
 
 /* notes.c */

@@ -8,7 +8,7 @@
 
 void hkt__comm_fail(struct hkt_comm *comm, const struct hkt__error *error)
 {
-    struct hkt__failure *failure = &comm->failure;
+    struct hkt__failure *failure = &comm->watch.failure;
 
     pthread_mutex_lock(&failure->lock);
     if (atomic_load_explicit(&failure->status, memory_order_relaxed) == HKT_OK) {
@@ -17,7 +17,7 @@ void hkt__comm_fail(struct hkt_comm *comm, const struct hkt__error *error)
         hkt__log(HKT__SUB_COMM, HKT__LOG_INFO, "%s: %s", comm->name, error->text);
     }
     pthread_mutex_unlock(&failure->lock);
-    if (!atomic_load_explicit(&comm->is_open, memory_order_acquire)) /* O2 */
+    if (!atomic_load_explicit(&comm->listed.is_open, memory_order_acquire)) /* O2 */
         return;
     for (int t = 0; t < HKT__TRANSPORTS_MAX; t++)
         if (comm->routes.doms[t] != NULL)
@@ -49,7 +49,7 @@ enum hkt_status hkt__comm_fail_here(struct hkt_comm *comm, enum hkt_status statu
 
     hkt__comm_fail(comm, &own);
     if (is_first && comm->job->boot != NULL) {
-        struct hkt__boot_event event = {.comm_id = comm->id, .reporter = comm->job->rank, .culprit = -1,
+        struct hkt__boot_event event = {.comm_id = comm->listed.id, .reporter = comm->job->rank, .culprit = -1,
                                         .status = own.status, .sys_errno = own.sys_errno};
 
         if (own.peer >= 0 && own.peer < comm->nranks)
@@ -73,7 +73,7 @@ void hkt__comm_on_event(struct hkt_comm *comm, const struct hkt__boot_event *eve
     struct hkt__error error = {.status = (enum hkt_status)event->status, .sys_errno = event->sys_errno};
 
     error.peer = event->culprit >= 0 ? hkt__comm_rank_of(comm, event->culprit) : -1;
-    if (event->comm_id != 0 && event->comm_id != comm->id)
+    if (event->comm_id != 0 && event->comm_id != comm->listed.id)
         return;
     if (event->comm_id == 0 && error.peer < 0)
         return;
@@ -92,7 +92,7 @@ enum hkt_status hkt__comm_report(const struct hkt_comm *comm)
     const int status = hkt__comm_failed(comm);
 
     if (status != HKT_OK)
-        *hkt__error_here() = comm->failure.error;
+        *hkt__error_here() = comm->watch.failure.error;
     return (enum hkt_status)status;
 }
 
@@ -103,13 +103,13 @@ enum hkt_status hkt_comm_status(const struct hkt_comm *comm)
 
 const char *hkt_comm_last_error(const struct hkt_comm *comm)
 {
-    return hkt__comm_failed(comm) != HKT_OK ? comm->failure.error.text : "";
+    return hkt__comm_failed(comm) != HKT_OK ? comm->watch.failure.error.text : "";
 }
 
 void hkt_comm_revoke(struct hkt_comm *comm)
 {
     struct hkt__error error = {.status = HKT_ERR_ABORTED, .peer = -1};
-    struct hkt__boot_event event = {.comm_id = comm->id, .reporter = comm->job->rank, .culprit = -1,
+    struct hkt__boot_event event = {.comm_id = comm->listed.id, .reporter = comm->job->rank, .culprit = -1,
                                     .status = HKT_ERR_ABORTED};
 
     snprintf(error.text, sizeof error.text, "%s was aborted by rank %d", comm->name, comm->rank);

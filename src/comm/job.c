@@ -296,7 +296,7 @@ static void on_event(void *arg, const struct hkt__boot_event *event)
     pthread_mutex_lock(&job->lock);
     if (event->status == HKT_ERR_PEER_LOST && event->culprit >= 0 && event->culprit < job->nranks)
         job->lost[event->culprit] = 1;
-    for (struct hkt_comm *comm = job->comms; comm != NULL; comm = comm->job_next)
+    for (struct hkt_comm *comm = job->comms; comm != NULL; comm = comm->listed.next)
         hkt__comm_on_event(comm, event);
     pthread_mutex_unlock(&job->lock);
 }
@@ -307,8 +307,8 @@ static void on_note(void *arg, const struct hkt__boot_note *note)
     struct hkt__job *job = arg;
 
     pthread_mutex_lock(&job->lock);
-    for (struct hkt_comm *comm = job->comms; comm != NULL; comm = comm->job_next)
-        if (comm->id == note->comm_id)
+    for (struct hkt_comm *comm = job->comms; comm != NULL; comm = comm->listed.next)
+        if (comm->listed.id == note->comm_id)
             hkt__comm_on_note(comm, note);
     pthread_mutex_unlock(&job->lock);
 }
@@ -323,7 +323,7 @@ enum hkt_status hkt__job_watch(struct hkt__job *job)
 void hkt__job_enter(struct hkt__job *job, struct hkt_comm *comm)
 {
     pthread_mutex_lock(&job->lock);
-    comm->job_next = job->comms;
+    comm->listed.next = job->comms;
     job->comms = comm;
     for (int r = 0; r < comm->nranks; r++) {
         struct hkt__boot_event event = {.reporter = job->rank, .culprit = comm->job_ranks[r],
@@ -338,9 +338,9 @@ void hkt__job_enter(struct hkt__job *job, struct hkt_comm *comm)
 void hkt__job_forget(struct hkt__job *job, struct hkt_comm *comm)
 {
     pthread_mutex_lock(&job->lock);
-    for (struct hkt_comm **link = &job->comms; *link != NULL; link = &(*link)->job_next) {
+    for (struct hkt_comm **link = &job->comms; *link != NULL; link = &(*link)->listed.next) {
         if (*link == comm) {
-            *link = comm->job_next;
+            *link = comm->listed.next;
             break;
         }
     }

@@ -34,7 +34,7 @@ struct hkt__job {
     pthread_mutex_t lock;                /* guards what follows; taken by the monitor thread too */
     int references;                      /* communicators alive */
     unsigned comms_led;                  /* communicators in which this rank was the first: makes their ids unique */
-    struct hkt_comm *comms;              /* list through comm->job_next */
+    struct hkt_comm *comms;              /* list through comm->listed.next */
     unsigned char *lost;                 /* [nranks]: ranks known to be gone */
 };
 

@@ -7,7 +7,7 @@
  * When a wait expires, and for dumps, a rank asks, and all members answer with their newest collective. Those that do not
  *   are stopped, or have left the communicator.
  * Messages between two ranks count by themselves and take no part in this.
- * Invariant: notes arrive in the monitor thread, under job->lock, which also guards comm->heard. */
+ * Invariant: notes arrive in the monitor thread, under job->lock, which also guards comm->watch.heard. */
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
@@ -25,8 +25,8 @@ static struct hkt__boot_note own_answer(const struct hkt_comm *comm)
 {
     struct hkt__recorded newest;
 
-    hkt__recorder_newest(&comm->recorder, &newest);
-    return (struct hkt__boot_note){.kind = HKT__NOTE_ANSWERS, .comm_id = comm->id, .rank = comm->job->rank,
+    hkt__recorder_newest(&comm->watch.recorder, &newest);
+    return (struct hkt__boot_note){.kind = HKT__NOTE_ANSWERS, .comm_id = comm->listed.id, .rank = comm->job->rank,
                                    .is_running = newest.state != HKT__RECORD_DONE, .stamp = newest.stamp};
 }
 
@@ -39,7 +39,7 @@ static void answer(const struct hkt_comm *comm)
 
 void hkt__notes_tell(const struct hkt_comm *comm, const struct hkt__stamp *stamp)
 {
-    const struct hkt__boot_note note = {.kind = HKT__NOTE_WAITS, .comm_id = comm->id, .rank = comm->job->rank,
+    const struct hkt__boot_note note = {.kind = HKT__NOTE_WAITS, .comm_id = comm->listed.id, .rank = comm->job->rank,
                                         .is_running = true, .stamp = *stamp};
 
     if (comm->job->boot != NULL)
@@ -55,7 +55,7 @@ static void compare(struct hkt_comm *comm, int peer, const struct hkt__stamp *th
     char call[192];
 
     if (theirs->op_seq == 0 || hkt__call_coll(theirs->call) >= HKT_SEND_RECV || hkt__comm_failed(comm) != HKT_OK ||
-        !hkt__recorder_find(&comm->recorder, theirs->op_seq, &own))
+        !hkt__recorder_find(&comm->watch.recorder, theirs->op_seq, &own))
         return;
     if (own.stamp.call == theirs->call && own.stamp.root == theirs->root && own.stamp.count == theirs->count)
         return;
@@ -65,10 +65,10 @@ static void compare(struct hkt_comm *comm, int peer, const struct hkt__stamp *th
 
 static void keep(struct hkt_comm *comm, int peer, const struct hkt__boot_note *note)
 {
-    if (comm->heard == NULL)
-        comm->heard = hkt__calloc((size_t)comm->nranks, sizeof *comm->heard);
-    if (comm->heard != NULL) /* else the rank seems silent */
-        comm->heard[peer] = (struct hkt__heard){.when_ns = hkt__now_ns(), .stamp = note->stamp,
+    if (comm->watch.heard == NULL)
+        comm->watch.heard = hkt__calloc((size_t)comm->nranks, sizeof *comm->watch.heard);
+    if (comm->watch.heard != NULL) /* else the rank seems silent */
+        comm->watch.heard[peer] = (struct hkt__heard){.when_ns = hkt__now_ns(), .stamp = note->stamp,
                                                 .is_running = note->is_running};
 }
 
@@ -95,7 +95,7 @@ static bool all_answered(const struct hkt_comm *comm, int64_t since_ns)
 
     pthread_mutex_lock(&comm->job->lock);
     for (int r = 0; r < comm->nranks && all; r++)
-        all = r == comm->rank || (comm->heard != NULL && comm->heard[r].when_ns >= since_ns);
+        all = r == comm->rank || (comm->watch.heard != NULL && comm->watch.heard[r].when_ns >= since_ns);
     pthread_mutex_unlock(&comm->job->lock);
     return all;
 }
@@ -104,7 +104,7 @@ static bool all_answered(const struct hkt_comm *comm, int64_t since_ns)
  *  another rank shortly before, or at the very moment, and such questions stop each other; hence the own answer. */
 static int64_t ask(const struct hkt_comm *comm)
 {
-    const struct hkt__boot_note note = {.kind = HKT__NOTE_ASKS, .comm_id = comm->id, .rank = comm->job->rank};
+    const struct hkt__boot_note note = {.kind = HKT__NOTE_ASKS, .comm_id = comm->listed.id, .rank = comm->job->rank};
     const int64_t now_ns = hkt__now_ns(), since_ns = now_ns - HKT__BOOT_NOTE_REPEAT_MS * INT64_C(1000000);
 
     hkt__boot_note(comm->job->boot, &note);
@@ -123,8 +123,8 @@ static struct hkt__heard *copy_heard(const struct hkt_comm *comm)
     if (copy == NULL)
         return NULL;
     pthread_mutex_lock(&comm->job->lock);
-    if (comm->heard != NULL)
-        memcpy(copy, comm->heard, (size_t)comm->nranks * sizeof *copy);
+    if (comm->watch.heard != NULL)
+        memcpy(copy, comm->watch.heard, (size_t)comm->nranks * sizeof *copy);
     pthread_mutex_unlock(&comm->job->lock);
     copy[comm->rank] = (struct hkt__heard){.when_ns = hkt__now_ns(), .stamp = own.stamp, .is_running = own.is_running};
     return copy;
@@ -242,7 +242,7 @@ static void dump_json(const struct hkt__heard *at, int rank, FILE *file)
 static bool has_heard(const struct hkt_comm *comm)
 {
     pthread_mutex_lock(&comm->job->lock);
-    const bool has = comm->heard != NULL;
+    const bool has = comm->watch.heard != NULL;
 
     pthread_mutex_unlock(&comm->job->lock);
     return has;

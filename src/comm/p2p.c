@@ -167,7 +167,7 @@ static void record_message(struct hkt_comm *comm, struct direction *dir)
     const struct hkt__call *call = &comm->p2p->calls[dir->head];
     const struct hkt__stamp stamp = message_stamp(call, ++dir->seq);
 
-    dir->record = hkt__recorder_begin(&comm->recorder, &stamp, call->is_send ? "send" : "recv", call->root);
+    dir->record = hkt__recorder_begin(&comm->watch.recorder, &stamp, call->is_send ? "send" : "recv", call->root);
 }
 
 static void start_message(struct hkt_comm *comm, struct direction *dir)
@@ -184,7 +184,7 @@ static void start_message(struct hkt_comm *comm, struct direction *dir)
 
 static void end_message(struct hkt_comm *comm, struct direction *dir, enum hkt_status status)
 {
-    hkt__recorder_end(&comm->recorder, dir->record, status);
+    hkt__recorder_end(&comm->watch.recorder, dir->record, status);
     dir->record = NULL;
     dir->is_running = false;
 }

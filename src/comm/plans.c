@@ -99,7 +99,7 @@ static void forget_plans(struct hkt__plans *plans)
 enum hkt_status hkt__plans_get(struct hkt_comm *comm, const struct hkt__algo *algo, int root, bool in_place,
                                struct hkt__cached_plan **out_cached)
 {
-    struct hkt__plans *plans = &comm->plans;
+    struct hkt__plans *plans = &comm->planning.plans;
     const uint64_t key = plan_key(algo, root, in_place);
     uint32_t slot = plan_slot(key);
     struct hkt__plan *plan;

@@ -74,7 +74,7 @@ static enum hkt_status choose(const struct hkt__call *call, struct hkt__choice *
     const struct hkt__algo *forced = call->is_internal ? NULL : comm->options.forced[call->coll];
 
     if (forced == NULL)
-        return hkt__select(&args, &comm->routes.prices, comm->work, out_choice);
+        return hkt__select(&args, &comm->routes.prices, comm->planning.work, out_choice);
     const char *why = hkt__unfit(forced, &args);
 
     if (why[0] != '\0')
@@ -149,7 +149,7 @@ static void log_choice(const struct hkt__call *call, const struct hkt__choice *c
     const struct hkt__select_args args = select_args(call);
     double ns = 0;
 
-    if (hkt__select_predict(algo, &args, &comm->routes.prices, comm->work, NULL, &ns) < 0)
+    if (hkt__select_predict(algo, &args, &comm->routes.prices, comm->planning.work, NULL, &ns) < 0)
         return;
     hkt__log(HKT__SUB_PLAN, HKT__LOG_INFO, "%s: %s of %zu bytes over %d ranks: %s, %d slices, predicted %.2f us%s",
              comm->name, hkt_coll_name(call->coll), args.bytes, comm->nranks, algo->info.name, nslices, ns / 1e3,
@@ -174,7 +174,7 @@ static enum hkt_status prepare_anew(const struct hkt__call *call, struct hkt__pr
         rc = hkt__run_reserve(comm->run, prepared.cached->plan, prepared.bind.channels);
     if (rc < 0)
         return rc;
-    prepared.generation = comm->plans.generation;
+    prepared.generation = comm->planning.plans.generation;
     prepared.bind.elem_bytes = hkt_dtype_size(call->dtype);
     prepared.bind.dtype = call->dtype;
     prepared.bind.empty_frames = call->count == 0 && !hkt__coll_is_v(call->coll);
@@ -198,11 +198,11 @@ enum hkt_status hkt__prepare(const struct hkt__call *call, const struct hkt__pre
     struct hkt_comm *comm = call->comm;
     const uint32_t key = call_word(call);
     const uint64_t hash = (key ^ (uint64_t)call->count << 7 ^ (uint64_t)call->root << 32) * 0x9E3779B97F4A7C15u;
-    struct hkt__prepared *slot = &comm->prepared[hash >> 60];
+    struct hkt__prepared *slot = &comm->planning.prepared[hash >> 60];
 
     *out_prepared = slot;
     if (slot->algo != NULL && slot->key == key && slot->count == call->count && slot->root == call->root &&
-        slot->generation == comm->plans.generation && !hkt__coll_is_v(call->coll))
+        slot->generation == comm->planning.plans.generation && !hkt__coll_is_v(call->coll))
         return HKT_OK;
     return prepare_anew(call, slot);
 }

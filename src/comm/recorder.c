@@ -171,7 +171,7 @@ enum hkt_status hkt_comm_dump(const struct hkt_comm *comm, FILE *file, int json)
     fprintf(file, json ? "{\"comm\": \"%s\", \"rank\": %d, \"nranks\": %d, \"status\": \"%s\", \"operations\": ["
                        : "%s: rank %d of %d, %s\n",
             comm->name, comm->rank, comm->nranks, hkt_status_name(hkt_comm_status(comm)));
-    dump_records(&comm->recorder, file, json);
+    dump_records(&comm->watch.recorder, file, json);
     if (json)
         fprintf(file, "\n], \"ranks\": [");
     hkt__notes_dump(comm, file, json);
