@@ -8,7 +8,7 @@
 #include "core/mem.h"
 #include "cost/bound.h"
 #include "hocket/tune.h"
-#include "transport/limits.h"
+#include "transport/machine.h"
 
 /** What one choice depends on, but for the case. */
 struct weighing {
@@ -164,7 +164,7 @@ static void forget(struct thought *thought)
 /** On this machine what the system allows; of one that is described, what the settings do. */
 static bool may_copy(const struct hkt_choice_query *query, const struct hkt__settings *settings)
 {
-    return query->topo != NULL ? settings->cma != 0 : hkt__limits_copies(settings) == HKT_OK;
+    return query->topo != NULL ? settings->cma != 0 : hkt__machine_copies(settings) == HKT_OK;
 }
 
 static enum hkt_status think(const struct hkt_choice_query *query, struct thought *out)

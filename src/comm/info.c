@@ -6,7 +6,7 @@
 
 #include "comm/call.h"
 #include "core/settings.h"
-#include "transport/limits.h"
+#include "transport/machine.h"
 
 int hkt_version(void)
 {
@@ -27,7 +27,7 @@ static void transport_feature(const struct hkt__tp_ops *ops, struct hkt_feature 
 
 static bool machine_cores(char *out_why, size_t bytes)
 {
-    const int cores = hkt__limits_cores();
+    const int cores = hkt__machine_cores();
 
     snprintf(out_why, bytes, cores > 1 ? "%d CPUs that this process may use"
                                        : "%d CPU that this process may use: ranks of this host take turns on it", cores);
@@ -40,7 +40,7 @@ static bool machine_copies(char *out_why, size_t bytes)
     enum hkt_status rc = hkt__settings_get(&settings);
 
     if (rc == HKT_OK)
-        rc = hkt__limits_copies(settings);
+        rc = hkt__machine_copies(settings);
     snprintf(out_why, bytes, "%s", rc == HKT_OK ? "between processes in one step (process_vm_readv)" : hkt_last_error());
     return rc == HKT_OK;
 }
@@ -52,7 +52,7 @@ static const struct {
 } machine[] = {
     {"cores", machine_cores},
     {"copies", machine_copies},
-    {"/dev/shm", hkt__limits_shm_dir},
+    {"/dev/shm", hkt__machine_shm_dir},
 };
 
 static void machine_feature(int i, struct hkt_feature *out)

@@ -1,6 +1,6 @@
 /* What this system allows ranks that share a host: for `hocket info`, and for choices made before there are peers. */
-#ifndef HOCKET_TRANSPORT_LIMITS_H
-#define HOCKET_TRANSPORT_LIMITS_H
+#ifndef HOCKET_TRANSPORT_MACHINE_H
+#define HOCKET_TRANSPORT_MACHINE_H
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -10,10 +10,10 @@
 
 /** May processes of one user copy from each other's memory in one step (process_vm_readv)? Else the error says why not,
  *  what that costs and what would allow it. */
-HKT_NODISCARD enum hkt_status hkt__limits_copies(const struct hkt__settings *settings);
+HKT_NODISCARD enum hkt_status hkt__machine_copies(const struct hkt__settings *settings);
 /** CPUs that this process may use. */
-int hkt__limits_cores(void);
+int hkt__machine_cores(void);
 /** Is there a /dev/shm? The text says how large it is, and that it does not matter. */
-bool hkt__limits_shm_dir(char *out_text, size_t bytes);
+bool hkt__machine_shm_dir(char *out_text, size_t bytes);
 
 #endif

@@ -1,6 +1,6 @@
 /* What a container or a hardened kernel may take from ranks that share a host, and what it costs: asked of the system, and
  * said in the words of `hocket info`. The transports do not rely on it: they try (hkt__mem_try_copy). */
-#include "transport/limits.h"
+#include "transport/machine.h"
 
 #include <errno.h>
 #include <sched.h>
@@ -39,7 +39,7 @@ static bool may_trace(void)
     return effective >= 0 && (effective >> CAP_SYS_PTRACE_BIT & 1) != 0;
 }
 
-enum hkt_status hkt__limits_copies(const struct hkt__settings *settings)
+enum hkt_status hkt__machine_copies(const struct hkt__settings *settings)
 {
     uint64_t from = 1, to = 0;
     const struct iovec local = {&to, sizeof to}, remote = {&from, sizeof from};
@@ -58,14 +58,14 @@ enum hkt_status hkt__limits_copies(const struct hkt__settings *settings)
     return HKT_OK;
 }
 
-int hkt__limits_cores(void)
+int hkt__machine_cores(void)
 {
     cpu_set_t cpus;
 
     return sched_getaffinity(0, sizeof cpus, &cpus) == 0 ? CPU_COUNT(&cpus) : 1;
 }
 
-bool hkt__limits_shm_dir(char *out_text, size_t bytes)
+bool hkt__machine_shm_dir(char *out_text, size_t bytes)
 {
     static const char why[] = "shared memory is anonymous (memfd)";
     struct statvfs fs;
