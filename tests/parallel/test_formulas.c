@@ -337,6 +337,40 @@ static void megatron_table_1(void **unused)
     close_to(hkt_train_seconds(450e9, 1008e9, 3072, 163e12) / 86400, 83.9, 0.1);
 }
 
+/* Megatron-LM's README, H100 (989 TF/s), V = 131072, s = 4096, embedding and head apart. */
+static void megatron_readme(void **unused)
+{
+    static const struct {
+        double billions;
+        int64_t hidden, layers;
+        int tp, pp, dp, devices;
+        double tflops, percent;
+    } rows[] = {
+        { 1.75, 2048, 24, 1, 1, 48, 48, 408.8, 41 },        { 7.12, 4096, 30, 2, 1, 48, 96, 465.9, 47 },
+        { 16.11, 6144, 32, 4, 1, 48, 192, 489.1, 49 },      { 31.48, 7168, 48, 8, 1, 48, 384, 459.6, 46 },
+        { 69.80, 8192, 84, 8, 2, 48, 768, 419.7, 42 },      { 118.46, 10240, 92, 8, 4, 48, 1536, 420.5, 43 },
+        { 177.18, 12288, 96, 8, 6, 48, 2304, 432.8, 44 },   { 313.55, 16384, 96, 8, 8, 48, 3072, 474.4, 48 },
+        { 461.47, 18432, 112, 8, 16, 48, 6144, 459.9, 47 },
+    };
+
+    (void)unused;
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        const struct hkt_shape shape = {
+            .layers = (int)rows[i].layers, .hidden = rows[i].hidden, .heads = 16, .vocab = 131072
+        };
+        const struct hkt_layout layout = { .nranks = rows[i].devices,
+                                           .dp = rows[i].dp,
+                                           .tp = rows[i].tp,
+                                           .pp = rows[i].pp,
+                                           .global_batch = rows[i].dp,
+                                           .schedule = HKT_PIPE_1F1B };
+
+        close_to(hkt_params_estimate(rows[i].layers, rows[i].hidden, 2 * 131072, 0) / GB, rows[i].billions, 0.0051);
+        assert_int_equal(hkt_layout_check(&shape, &layout), HKT_OK);
+        close_to(100 * rows[i].tflops / 989, rows[i].percent, 0.51);
+    }
+}
+
 /* Narayanan et al. 2021, table 2: days for 300 B tokens; the formula leaves out what takes 1 to 3 percent. */
 static void megatron_table_2(void **unused)
 {
@@ -459,6 +493,7 @@ int main(void)
         cmocka_unit_test(activations_of_korthikanti),
         cmocka_unit_test(activations_of_8b),
         cmocka_unit_test(megatron_table_1),
+        cmocka_unit_test(megatron_readme),
         cmocka_unit_test(megatron_table_2),
         cmocka_unit_test(utilisation),
         cmocka_unit_test(names_of_a_bubble),

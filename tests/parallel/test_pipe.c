@@ -191,6 +191,44 @@ static void batches_cost_nothing_in_step(void **state)
         }
 }
 
+/* More micro-batches: a smaller share of bubble; 1F1B holds no more activations, GPipe does. */
+static void more_micro_batches(void **state)
+{
+    double before = 1;
+
+    (void)state;
+    for (int micros = 4; micros <= 64; micros *= 2) {
+        const double total = (double)makespan(HKT_PIPE_1F1B, 4, micros, 1, (struct hkt_pipe_times)HKT_PIPE_TIMES_UNIT);
+        struct hkt_pipe *one = build(HKT_PIPE_1F1B, 4, micros, 1), *gpipe = build(HKT_PIPE_GPIPE, 4, micros, 1);
+
+        assert_true(1 - 3 * micros / total < before);
+        before = 1 - 3 * micros / total;
+        assert_int_equal(hkt_pipe_peak(one, 0), 4);
+        assert_int_equal(hkt_pipe_peak(gpipe, 0), micros);
+        hkt_pipe_destroy(one);
+        hkt_pipe_destroy(gpipe);
+    }
+}
+
+/* Gradients of the last stage are complete, and can be reduced, while the first still has backward passes to do. */
+static void last_stages_finish_first(void **state)
+{
+    (void)state;
+    for (int kind = HKT_PIPE_GPIPE; kind <= HKT_PIPE_1F1B; kind++) {
+        struct hkt_pipe *pipe = build((enum hkt_pipe_kind)kind, 4, 8, 1);
+        struct hkt_pipe_sim *sim = simulate(pipe, (struct hkt_pipe_times)HKT_PIPE_TIMES_UNIT, 0);
+        int64_t end[4] = { 0 };
+
+        for (int stage = 0; stage < 4; stage++)
+            for (int i = pipe->first[stage]; i < pipe->first[stage + 1]; i++)
+                end[stage] = pipe->ops[i].kind == HKT_PIPE_B ? sim->end[i] : end[stage];
+        for (int stage = 0; stage < 4; stage++)
+            assert_int_equal(end[stage], sim->makespan - 2 * stage);
+        hkt_pipe_sim_destroy(sim);
+        hkt_pipe_destroy(pipe);
+    }
+}
+
 /* A stage twice as slow is named, and sets the pace. */
 static void a_slow_stage_is_named(void **state)
 {
@@ -566,6 +604,8 @@ int main(void)
         cmocka_unit_test(activations_held),
         cmocka_unit_test(any_number_of_micro_batches),
         cmocka_unit_test(batches_cost_nothing_in_step),
+        cmocka_unit_test(more_micro_batches),
+        cmocka_unit_test(last_stages_finish_first),
         cmocka_unit_test(a_slow_stage_is_named),
         cmocka_unit_test(large_schedules_are_built),
         cmocka_unit_test(wrong_schedules_are_refused),

@@ -37,6 +37,10 @@ static void even_parts_cover_once(void **state)
             }
             assert_int_equal(next, total);
         }
+    for (int i = 0; i < 4; i++) { /* 8 experts on 4 ranks: 0 1, 2 3, 4 5, 6 7 */
+        assert_int_equal(hkt_shard_even(8, 4, i).first, 2 * i);
+        assert_int_equal(hkt_shard_even(8, 4, i).count, 2);
+    }
     assert_int_equal(hkt_shard_even((int64_t)1 << 50, 3, 2).first, ((int64_t)1 << 51) / 3 + 1);
 }
 
