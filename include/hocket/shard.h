@@ -57,23 +57,29 @@ HKT_API HKT_NODISCARD enum hkt_status hkt_stage_split(const struct hkt_stage_opt
 
 /** Tensors laid end to end in one buffer, in reverse order of use, so that gradients become ready from its front; cut
  *  in buckets that are communicated as soon as they are full; each bucket cut in equal shards, one per rank of the
- *  group that shards. Tensors may straddle buckets and shards. Shards begin at multiples of `align` elements, and a
- *  block of `align` elements is in one shard whatever the size of buckets: sums over blocks do not depend on it. */
+ *  group that shards. Tensors may straddle buckets and shards.
+ *
+ *  A unit is tensors that are used together: a layer. It begins at a multiple of `align` elements, and a block of
+ *  `align` elements is in one shard. So how a unit falls into blocks depends neither on the number of shards, nor on
+ *  the size of buckets, nor on which other layers are here, and sums over blocks are the same bits in every layout. */
 struct hkt_flat {
     int ntensors, shards, nbuckets;
-    int64_t used;         /* elements of all tensors */
-    int64_t padded;       /* used, rounded up to shards * align: the size of the buffer */
-    int64_t bucket_elems; /* of every bucket but the last; a multiple of shards * align */
+    int64_t used;   /* elements of all tensors */
+    int64_t padded; /* size of the buffer: a multiple of shards * align */
     int64_t align;
-    int64_t *first; /* [ntensors]: where each tensor begins */
-    int64_t *count; /* [ntensors] */
+    int64_t *first;        /* [ntensors] where each tensor begins */
+    int64_t *count;        /* [ntensors] */
+    int64_t *bucket_first; /* [nbuckets + 1]; buckets begin at multiples of shards * align */
 };
 struct hkt_flat_opts {
     const int64_t *counts; /* [ntensors] elements, in order of use; 0 is allowed */
+    const int *units;      /* [ntensors] never less than the one before; NULL: one unit */
     int ntensors;
-    int shards;           /* >= 1 */
-    int64_t align;        /* elements, >= 1 */
-    int64_t bucket_elems; /* wanted; rounded down to a multiple of shards * align, at least one; 0: one bucket */
+    int shards;    /* >= 1 */
+    int64_t align; /* elements, >= 1 */
+    int64_t
+        bucket_elems; /* wanted; rounded down to a multiple of shards * align, at least one; 0: as large as can be */
+    int unit_buckets; /* 1: no bucket holds elements of two units, so that a unit can be gathered alone (ZeRO 3) */
 };
 /** Owns     gives *out_flat, released by hkt_flat_destroy
  *  Errors   INVALID, NOMEM */

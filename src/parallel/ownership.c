@@ -179,21 +179,30 @@ static enum hkt_status make_flats(const struct place *place, struct hkt__own *ow
 {
     const struct hkt__own_opts *opts = place->opts;
     int64_t *counts = hkt__parallel_calloc((size_t)own->nparams, sizeof *counts);
+    int *units = hkt__parallel_calloc((size_t)own->nparams, sizeof *units);
     enum hkt_status rc = HKT_OK;
 
-    if (counts == NULL)
-        return hkt__parallel_fail(HKT_ERR_NOMEM, "no memory for an ownership map");
+    if (counts == NULL || units == NULL)
+        rc = hkt__parallel_fail(HKT_ERR_NOMEM, "no memory for an ownership map");
     for (int flat = 0; flat < HKT__FLAT_COUNT && rc == HKT_OK; flat++) {
         const char *axis = place->shard_axis[flat];
-        const struct hkt_flat_opts flat_opts = { counts, own->nparams, hkt_mesh_size(opts->mesh, axis),
-                                                 opts->align > 0 ? opts->align : 1, opts->bucket_elems };
+        const struct hkt_flat_opts flat_opts = { .counts = counts,
+                                                 .units = units,
+                                                 .ntensors = own->nparams,
+                                                 .shards = hkt_mesh_size(opts->mesh, axis),
+                                                 .align = opts->align > 0 ? opts->align : 1,
+                                                 .bucket_elems = opts->bucket_elems,
+                                                 .unit_buckets = opts->unit_buckets };
 
-        for (int i = 0; i < own->nparams; i++)
+        for (int i = 0; i < own->nparams; i++) {
             counts[i] = hkt__own_flat(&own->params[i]) == flat ? own->held[i].local_count : 0;
+            units[i] = own->params[i].unit;
+        }
         own->shard[flat] = hkt_mesh_coord(opts->mesh, axis, opts->rank);
         rc = hkt_flat_create(&flat_opts, &own->flat[flat]);
     }
     hkt__parallel_free(counts);
+    hkt__parallel_free(units);
     return rc;
 }
 
@@ -286,15 +295,14 @@ int64_t hkt__held_global(const struct hkt__param *param, const struct hkt__held 
     return (outer * whole + piece->first + d - piece->local_first) * inner + local % inner;
 }
 
-/* The tensor that lies at a place of a flat buffer, and how far the place is from its end; -1 in the padding. */
+/* The tensor that lies at a place of a flat buffer; -1 in padding. out_left: how far its end is, or that of the
+ * padding. */
 static int tensor_at(const struct hkt_flat *flat, int64_t at, int64_t *out_left)
 {
     /* first[] descends. The lowest tensor with first <= at holds it: of several that begin at one place, only the
      * lowest has elements. */
     int low = 0, high = flat->ntensors - 1;
 
-    if (at >= flat->used)
-        return -1;
     while (low < high) {
         const int middle = (low + high) / 2;
 
@@ -303,8 +311,10 @@ static int tensor_at(const struct hkt_flat *flat, int64_t at, int64_t *out_left)
         else
             low = middle + 1;
     }
-    *out_left = flat->first[low] + flat->count[low] - at;
-    return low;
+    const int64_t end = flat->first[low] + flat->count[low];
+
+    *out_left = (at < end ? end : low == 0 ? flat->padded : flat->first[low - 1]) - at;
+    return at < end ? low : -1;
 }
 
 static int64_t least(int64_t a, int64_t b)
@@ -325,17 +335,17 @@ bool hkt__own_next(const struct hkt__own *own, bool counted_only, struct hkt__ow
         }
         const struct hkt_range shard = hkt_flat_shard(flat, cursor->bucket, own->shard[cursor->flat]);
         const int64_t at = shard.first + cursor->at;
-        int64_t left = 0;
-        const int param = cursor->at < shard.count ? tensor_at(flat, at, &left) : -1;
+        int64_t left, run;
 
-        if (param < 0) {
+        if (cursor->at == shard.count) {
             cursor->bucket++;
             cursor->at = 0;
             continue;
         }
-        int64_t count = least(left, shard.count - cursor->at), run;
+        const int param = tensor_at(flat, at, &left);
+        const int64_t count = least(left, shard.count - cursor->at);
 
-        if (counted_only && !own->held[param].counts) {
+        if (param < 0 || (counted_only && !own->held[param].counts)) {
             cursor->at += count;
             continue;
         }

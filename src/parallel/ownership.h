@@ -3,7 +3,8 @@
  * cannot disagree.
  *
  *  holds    what the cuts of tensor, pipeline and expert parallelism leave here: the elements forward needs
- *  counts   of all ranks that hold the same element, one counts it: of a tensor that tensor-parallel ranks share (layer
+ *  counts   of all ranks that hold the same element, one counts it: of a tensor that tensor-parallel ranks share
+ *           (layer
  *           norm), a key-value head on several ranks, the tied embedding on two stages, replicas
  *  updates  the part of the flat buffer (hocket/shard.h) that is this rank's shard, with and without ZeRO
  *
@@ -39,6 +40,7 @@ struct hkt__param {
     int cut_dim;
     int stage;      /* pipeline rank that holds it and counts it */
     int tied_stage; /* another that holds a copy; -1: none, or the same rank */
+    int unit;       /* used and gathered together: a layer; never less than the one before */
     int expert;     /* number of the expert it belongs to; -1: none */
 };
 
@@ -53,7 +55,8 @@ struct hkt__own_opts {
     const char *shard_axis;        /* over which flat buffers are sharded: "dp", or its inner part; NULL: "dp" */
     const char *expert_shard_axis; /* for tensors of experts; NULL: "edp" if the mesh has an axis ep, else shard_axis */
     int64_t align;                 /* of flat buffers, elements; 0: 1 */
-    int64_t bucket_elems;          /* 0: one bucket */
+    int64_t bucket_elems;          /* as in hocket/shard.h */
+    int unit_buckets;              /* 1: buckets never hold two units (ZeRO 3) */
 };
 
 /** Elements [first, first + count) along cut_dim of the whole tensor lie at local_first here. */

@@ -31,25 +31,30 @@ static int make_params(struct hkt__param *params, int pp, bool fused)
 {
     int n = 0;
 
-    add(params, &n, (struct hkt__param){ "embedding", 2, { 101, 7 }, HKT__CUT_VOCAB, 0, 0, pp - 1, -1 });
+    add(params, &n, (struct hkt__param){ "embedding", 2, { 101, 7 }, HKT__CUT_VOCAB, 0, 0, pp - 1, 0, -1 });
     for (int layer = 0; layer < LAYERS; layer++) {
         const int stage = layer * pp / LAYERS;
 
-        add(params, &n, (struct hkt__param){ "norm", 1, { 7 }, HKT__CUT_NONE, 0, stage, -1, -1 });
+        add(params, &n, (struct hkt__param){ "norm", 1, { 7 }, HKT__CUT_NONE, 0, stage, -1, 1 + layer, -1 });
         if (fused) {
             add(params, &n,
-                (struct hkt__param){ "qkv", 2, { 7, 3 * (HEADS + 2 * KV_HEADS) }, HKT__CUT_QKV, 1, stage, -1, -1 });
+                (struct hkt__param){
+                    "qkv", 2, { 7, 3 * (HEADS + 2 * KV_HEADS) }, HKT__CUT_QKV, 1, stage, -1, 1 + layer, -1 });
         } else {
-            add(params, &n, (struct hkt__param){ "q", 2, { 3 * HEADS, 7 }, HKT__CUT_Q, 0, stage, -1, -1 });
-            add(params, &n, (struct hkt__param){ "kv", 3, { 2, 3 * KV_HEADS, 7 }, HKT__CUT_KV, 1, stage, -1, -1 });
+            add(params, &n, (struct hkt__param){ "q", 2, { 3 * HEADS, 7 }, HKT__CUT_Q, 0, stage, -1, 1 + layer, -1 });
+            add(params, &n,
+                (struct hkt__param){ "kv", 3, { 2, 3 * KV_HEADS, 7 }, HKT__CUT_KV, 1, stage, -1, 1 + layer, -1 });
         }
-        add(params, &n, (struct hkt__param){ "out", 2, { 3 * HEADS, 7 }, HKT__CUT_Q, 0, stage, -1, -1 });
-        add(params, &n, (struct hkt__param){ "router", 2, { 7, EXPERTS }, HKT__CUT_NONE, 0, stage, -1, -1 });
+        add(params, &n, (struct hkt__param){ "out", 2, { 3 * HEADS, 7 }, HKT__CUT_Q, 0, stage, -1, 1 + layer, -1 });
+        add(params, &n, (struct hkt__param){ "router", 2, { 7, EXPERTS }, HKT__CUT_NONE, 0, stage, -1, 1 + layer, -1 });
         for (int expert = 0; layer == 1 && expert < EXPERTS; expert++) {
-            add(params, &n, (struct hkt__param){ "up", 2, { 7, 2 * 13 }, HKT__CUT_GATE_UP, 1, stage, -1, expert });
-            add(params, &n, (struct hkt__param){ "down", 2, { 13, 7 }, HKT__CUT_EVEN, 0, stage, -1, expert });
+            add(params, &n,
+                (struct hkt__param){ "up", 2, { 7, 2 * 13 }, HKT__CUT_GATE_UP, 1, stage, -1, 1 + layer, expert });
+            add(params, &n,
+                (struct hkt__param){ "down", 2, { 13, 7 }, HKT__CUT_EVEN, 0, stage, -1, 1 + layer, expert });
         }
-        add(params, &n, (struct hkt__param){ "bias", 1, { 2 }, HKT__CUT_EVEN, 0, stage, -1, -1 }); /* shorter than tp */
+        add(params, &n,
+            (struct hkt__param){ "bias", 1, { 2 }, HKT__CUT_EVEN, 0, stage, -1, 1 + layer, -1 }); /* shorter than tp */
     }
     return n;
 }
@@ -172,13 +177,14 @@ static void every_element_is_counted_once(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
         for (int b = 0; b < 4; b++)
-            for (int a = 0; a < 2; a++)
+            for (int a = 0; a < 4; a++)
                 check_mesh(cases[i].layout, cases[i].nranks,
                            (struct hkt__own_opts){ .shard_axis = cases[i].shard_axis,
                                                    .expert_shard_axis = cases[i].expert_shard_axis,
                                                    .bucket_elems = buckets[b],
-                                                   .align = aligns[a],
-                                                   .vocab_multiple = a == 0 ? 0 : 8 });
+                                                   .align = aligns[a % 2],
+                                                   .unit_buckets = a / 2,
+                                                   .vocab_multiple = a % 2 == 0 ? 0 : 8 });
 }
 
 static void a_fused_tensor_is_cut_by_heads(void **state)
@@ -186,7 +192,7 @@ static void a_fused_tensor_is_cut_by_heads(void **state)
     /* 4 heads and 2 kv heads of 2: q is columns 0-7, k 8-11, v 12-15 of 3 rows. The second of two ranks has heads 2,
      * 3 and kv head 1. */
     static const int64_t want[] = { 4, 5, 6, 7, 10, 11, 14, 15 };
-    const struct hkt__param param = { "qkv", 2, { 3, 16 }, HKT__CUT_QKV, 1, 0, -1, -1 };
+    const struct hkt__param param = { "qkv", 2, { 3, 16 }, HKT__CUT_QKV, 1, 0, -1, 0, -1 };
     struct hkt_mesh *mesh = NULL;
 
     (void)state;
@@ -260,7 +266,7 @@ static void refuse(const char *layout, int nranks, struct hkt__param param, stru
 static void impossible_maps(void **state)
 {
     const struct hkt__own_opts none = { 0 };
-    const struct hkt__param whole = { "w", 1, { 8 }, HKT__CUT_NONE, 0, 0, -1, -1 };
+    const struct hkt__param whole = { "w", 1, { 8 }, HKT__CUT_NONE, 0, 0, -1, 0, -1 };
     struct hkt__param param = whole;
 
     (void)state;
@@ -290,7 +296,7 @@ static void impossible_maps(void **state)
 
 static void no_memory_is_an_error(void **state)
 {
-    const struct hkt__param param = { "w", 1, { 8 }, HKT__CUT_NONE, 0, 0, -1, -1 };
+    const struct hkt__param param = { "w", 1, { 8 }, HKT__CUT_NONE, 0, 0, -1, 0, -1 };
     struct hkt__own *own = NULL;
     struct hkt_mesh *mesh = NULL;
     int64_t k = 0;

@@ -221,19 +221,21 @@ static void impossible_stages(void **state)
 
 /* ---- the flat buffer ---- */
 
-static struct hkt_flat *flat_of(const int64_t *counts, int n, int shards, int64_t align, int64_t bucket_elems)
+static struct hkt_flat *flat_of(struct hkt_flat_opts opts)
 {
-    const struct hkt_flat_opts opts = { counts, n, shards, align, bucket_elems };
     struct hkt_flat *flat = NULL;
 
-    assert_int_equal(hkt_flat_create(&opts, &flat), HKT_OK);
+    if (hkt_flat_create(&opts, &flat) != HKT_OK)
+        fail_msg("%s", hkt_parallel_last_error());
     return flat;
 }
 
 static void the_flat_buffer_in_numbers(void **state)
 {
     static const int64_t counts[] = { 10, 0, 7, 5 };
-    struct hkt_flat *flat = flat_of(counts, 4, 3, 2, 13);
+    static const int units[] = { 0, 1, 1, 2 };
+    struct hkt_flat_opts opts = { .counts = counts, .ntensors = 4, .shards = 3, .align = 2, .bucket_elems = 13 };
+    struct hkt_flat *flat = flat_of(opts);
 
     (void)state;
     assert_int_equal(flat->first[3], 0); /* the last used comes first */
@@ -241,8 +243,8 @@ static void the_flat_buffer_in_numbers(void **state)
     assert_int_equal(flat->first[0], 12);
     assert_int_equal(flat->used, 22);
     assert_int_equal(flat->padded, 24);
-    assert_int_equal(flat->bucket_elems, 12);
     assert_int_equal(flat->nbuckets, 2);
+    assert_int_equal(flat->bucket_first[1], 12);
     assert_int_equal(hkt_flat_shard(flat, 1, 2).first, 20);
     assert_int_equal(hkt_flat_shard(flat, 1, 2).count, 4);
     assert_int_equal(hkt_flat_tensors(flat, 0).first, 2);
@@ -253,80 +255,138 @@ static void the_flat_buffer_in_numbers(void **state)
     assert_int_equal(hkt_flat_buckets(flat, 1).count, 0);
     assert_int_equal(hkt_flat_buckets(flat, 2).count, 1);
     hkt_flat_destroy(flat);
-    flat = flat_of(counts, 4, 3, 2, 6); /* tensors straddle buckets */
+    opts.bucket_elems = 6;
+    flat = flat_of(opts); /* tensors straddle buckets */
     assert_int_equal(flat->nbuckets, 4);
     assert_int_equal(hkt_flat_buckets(flat, 2).first, 0);
     assert_int_equal(hkt_flat_buckets(flat, 2).count, 2);
     hkt_flat_destroy(flat);
-    flat = flat_of(counts, 0, 3, 2, 6);
+    opts.units = units; /* each begins at a multiple of 2 */
+    flat = flat_of(opts);
+    assert_int_equal(flat->first[3], 0);
+    assert_int_equal(flat->first[2], 6);
+    assert_int_equal(flat->first[0], 14);
+    assert_int_equal(flat->padded, 24);
+    hkt_flat_destroy(flat);
+    opts.unit_buckets = 1; /* each begins a bucket, at a multiple of 6 */
+    opts.bucket_elems = 0;
+    flat = flat_of(opts);
+    assert_int_equal(flat->first[2], 6);
+    assert_int_equal(flat->first[0], 18);
+    assert_int_equal(flat->padded, 30);
+    assert_int_equal(flat->nbuckets, 3);
+    assert_int_equal(flat->bucket_first[1], 6);
+    assert_int_equal(flat->bucket_first[2], 18);
+    hkt_flat_destroy(flat);
+    opts.ntensors = 0;
+    flat = flat_of(opts);
     assert_int_equal(flat->nbuckets, 0);
     assert_int_equal(flat->padded, 0);
     hkt_flat_destroy(flat);
     hkt_flat_destroy(NULL);
 }
 
-/* Shards of all buckets tile the buffer; shards are equal and aligned; bucket and tensor numbers agree both ways; no
- * block of `align` elements is in two shards, and the buffer does not depend on the size of buckets. */
+/* Shards of all buckets tile the buffer; shards are equal and aligned. */
+static void check_tiles(const struct hkt_flat *flat)
+{
+    int64_t next = 0;
+
+    for (int bucket = 0; bucket < flat->nbuckets; bucket++) {
+        const struct hkt_range all = hkt_flat_bucket(flat, bucket);
+
+        assert_int_equal(all.first, next);
+        for (int shard = 0; shard < flat->shards; shard++) {
+            const struct hkt_range range = hkt_flat_shard(flat, bucket, shard);
+
+            assert_int_equal(range.first, next);
+            assert_int_equal(range.first % flat->align, 0);
+            assert_int_equal(range.count, all.count / flat->shards);
+            next += range.count;
+        }
+    }
+    assert_int_equal(next, flat->padded);
+}
+
+/* Numbers of buckets and tensors agree both ways; no bucket is padding alone, or of two units where that is asked
+ * for. */
+static void check_numbers(const struct hkt_flat *flat, const struct hkt_flat_opts *opts)
+{
+    for (int bucket = 0; bucket < flat->nbuckets; bucket++) {
+        const struct hkt_range tensors = hkt_flat_tensors(flat, bucket), all = hkt_flat_bucket(flat, bucket);
+        int unit = -1;
+
+        assert_true(tensors.count > 0);
+        for (int i = 0; i < flat->ntensors; i++) {
+            const struct hkt_range buckets = hkt_flat_buckets(flat, i);
+            const int in = bucket >= buckets.first && bucket < buckets.first + buckets.count;
+
+            assert_int_equal(in, opts->counts[i] > 0 && flat->first[i] < all.first + all.count
+                                     && flat->first[i] + opts->counts[i] > all.first);
+            assert_true(!in || (i >= tensors.first && i < tensors.first + tensors.count));
+            if (in && opts->unit_buckets)
+                assert_true(unit == -1 || unit == opts->units[i]);
+            unit = in ? opts->units[i] : unit;
+        }
+    }
+}
+
+/* Where the tensors of a unit lie relative to its first block does not depend on shards, buckets, or other units. */
+static void check_units(const struct hkt_flat *flat, const struct hkt_flat_opts *opts)
+{
+    for (int i = flat->ntensors - 1; i >= 0;) {
+        const int64_t begin = flat->first[i];
+        int64_t within = 0;
+
+        assert_int_equal(begin % opts->align, 0);
+        for (const int unit = opts->units[i]; i >= 0 && opts->units[i] == unit; i--) {
+            assert_int_equal(flat->first[i] - begin, within);
+            within += opts->counts[i];
+        }
+    }
+}
+
 static void shards_tile_the_buffer(void **state)
 {
     (void)state;
     srand(11);
-    for (int round = 0; round < 300; round++) {
-        int64_t counts[8], next = 0;
-        const int n = 1 + rand() % 8, shards = 1 + rand() % 7;
-        const int64_t align = 1 + rand() % 5;
+    for (int round = 0; round < 500; round++) {
+        int64_t counts[8];
+        int units[8], unit = 0;
+        const struct hkt_flat_opts opts = { counts,         units,        1 + rand() % 8, 1 + rand() % 7,
+                                            1 + rand() % 5, rand() % 100, rand() % 2 };
 
-        for (int i = 0; i < n; i++)
+        for (int i = 0; i < opts.ntensors; i++) {
             counts[i] = rand() % 4 == 0 ? 0 : rand() % 50;
-        struct hkt_flat *flat = flat_of(counts, n, shards, align, rand() % 100);
-        struct hkt_flat *whole = flat_of(counts, n, shards, align, 0);
-
-        assert_memory_equal(flat->first, whole->first, (size_t)n * sizeof flat->first[0]);
-        assert_int_equal(flat->padded, whole->padded);
-        assert_in_range(flat->padded - flat->used, 0, shards * align - 1);
-        for (int bucket = 0; bucket < flat->nbuckets; bucket++) {
-            const struct hkt_range tensors = hkt_flat_tensors(flat, bucket), all = hkt_flat_bucket(flat, bucket);
-
-            assert_int_equal(all.first, next);
-            assert_true(tensors.count > 0);
-            for (int shard = 0; shard < shards; shard++) {
-                const struct hkt_range range = hkt_flat_shard(flat, bucket, shard);
-
-                assert_int_equal(range.first, next);
-                assert_int_equal(range.first % align, 0);
-                assert_int_equal(range.count, all.count / shards);
-                next += range.count;
-            }
-            for (int i = 0; i < n; i++) {
-                const struct hkt_range buckets = hkt_flat_buckets(flat, i);
-                const int in = bucket >= buckets.first && bucket < buckets.first + buckets.count;
-
-                assert_int_equal(in, counts[i] > 0 && flat->first[i] < all.first + all.count
-                                         && flat->first[i] + counts[i] > all.first);
-                assert_true(!in || (i >= tensors.first && i < tensors.first + tensors.count));
-            }
+            units[i] = unit += rand() % 2;
         }
-        assert_int_equal(next, flat->padded);
+        struct hkt_flat *flat = flat_of(opts);
+
+        check_tiles(flat);
+        check_numbers(flat, &opts);
+        check_units(flat, &opts);
         hkt_flat_destroy(flat);
-        hkt_flat_destroy(whole);
     }
 }
 
 static void impossible_flat_buffers(void **state)
 {
-    static const int64_t counts[] = { 3, -1 }, huge[] = { INT64_MAX / 2, INT64_MAX / 2 },
+    static const int64_t small[] = { 3, 1 }, counts[] = { 3, -1 }, huge[] = { INT64_MAX / 2, INT64_MAX / 2 },
                          large[] = { (int64_t)1 << 50 };
+    static const int descending[] = { 1, 0 };
     struct hkt_flat *flat = NULL;
 
     (void)state;
-    refused(hkt_flat_create(&(struct hkt_flat_opts){ counts, 2, 1, 1, 0 }, &flat), "tensor 1 has -1 elements");
-    refused(hkt_flat_create(&(struct hkt_flat_opts){ huge, 2, 1, 1, 0 }, &flat), "tensor 1 has");
-    refused(hkt_flat_create(&(struct hkt_flat_opts){ large, 1, 1, 1, 1 }, &flat), "too many buckets");
-    refused(hkt_flat_create(&(struct hkt_flat_opts){ counts, 1, 0, 1, 0 }, &flat), "0 shards");
-    refused(hkt_flat_create(&(struct hkt_flat_opts){ counts, 1, 1, 0, 0 }, &flat), "align 0");
-    for (int k = 1; k <= 3; k++) {
+    refused(hkt_flat_create(&(struct hkt_flat_opts){ large, descending, 1, 0, 1, 0, 0 }, &flat), "0 shards");
+    refused(hkt_flat_create(&(struct hkt_flat_opts){ small, descending, 2, 1, 1, 0, 0 }, &flat),
+            "tensor 1 is of unit 0, the one before of 1");
+    refused(hkt_flat_create(&(struct hkt_flat_opts){ counts, NULL, 2, 1, 1, 0, 0 }, &flat), "tensor 1 has -1 elements");
+    refused(hkt_flat_create(&(struct hkt_flat_opts){ huge, NULL, 2, 1, 1, 0, 0 }, &flat), "tensor 1 has");
+    refused(hkt_flat_create(&(struct hkt_flat_opts){ large, NULL, 1, 1, 1, 1, 0 }, &flat), "too many buckets");
+    refused(hkt_flat_create(&(struct hkt_flat_opts){ counts, NULL, 1, 0, 1, 0, 0 }, &flat), "0 shards");
+    refused(hkt_flat_create(&(struct hkt_flat_opts){ counts, NULL, 1, 1, 0, 0, 0 }, &flat), "align 0");
+    for (int k = 1; k <= 4; k++) {
         hkt__parallel_alloc_fail_at(k);
-        assert_int_equal(hkt_flat_create(&(struct hkt_flat_opts){ counts, 1, 1, 1, 0 }, &flat), HKT_ERR_NOMEM);
+        assert_int_equal(hkt_flat_create(&(struct hkt_flat_opts){ counts, NULL, 1, 1, 1, 0, 0 }, &flat), HKT_ERR_NOMEM);
     }
     assert_null(flat);
 }
