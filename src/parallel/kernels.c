@@ -14,6 +14,8 @@
 #define LANEWISE _Pragma("GCC ivdep")
 #endif
 
+#include "parallel/kernels_random.h"
+
 #define REAL float
 #define INT int32_t
 #define UINT uint32_t

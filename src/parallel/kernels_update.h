@@ -82,7 +82,6 @@ static int64_t N(region_index)(const struct hkt__region *region, int64_t r)
     return row * region->cols_all + region->first_col;
 }
 
-/* A row's numbers come four to a block, and a row need not begin at one. */
 static void N(dropout)(const struct hkt__dropout *t)
 {
     const struct hkt__region *region = &t->region;
@@ -90,17 +89,20 @@ static void N(dropout)(const struct hkt__dropout *t)
     const REAL factor = (REAL)(1 / (1 - t->p));
 
     for (int64_t r = 0; r < region->rows; r++) {
-        const STORE *x = (const STORE *)t->x + r * region->cols;
-        STORE *y = (STORE *)t->y + r * region->cols;
-        uint64_t at = (uint64_t)N(region_index)(region, r), end = at + (uint64_t)region->cols;
+        const uint64_t at = (uint64_t)N(region_index)(region, r);
 
-        while (at < end) {
-            uint32_t word[4];
-            uint64_t block = at / 4;
+        for (int64_t c = 0; c < region->cols;) {
+            const uint64_t begin = at + (uint64_t)c, skip = begin % 4; /* a row need not begin at a block */
+            const int64_t rest = region->cols - c, here = RANDOM_COUNT - (int64_t)skip, count = rest < here ? rest : here;
+            const STORE *x = (const STORE *)t->x + r * region->cols + c;
+            STORE *y = (STORE *)t->y + r * region->cols + c;
+            uint32_t word[RANDOM_COUNT];
 
-            hkt__rng_block(&t->rng, block, word);
-            for (; at < end && at / 4 == block; at++, x++, y++)
-                N(put)(y, word[at % 4] < limit ? 0 : N(get)(x) * factor);
+            random_numbers(&t->rng, begin / 4, word);
+            LANEWISE
+            for (int64_t i = 0; i < count; i++)
+                N(put)(y + i, word[skip + (uint64_t)i] < limit ? 0 : N(get)(x + i) * factor);
+            c += count;
         }
     }
 }
@@ -112,7 +114,7 @@ static void N(normal)(void *to, const struct hkt__region *region, const struct h
     for (int64_t r = 0; r < region->rows; r++) {
         uint64_t at = (uint64_t)N(region_index)(region, r), end = at + (uint64_t)region->cols;
 
-        while (at < end) {
+        while (at < end) { /* a row need not begin at a block */
             double normal[4];
             uint64_t block = at / 4;
 

@@ -174,6 +174,31 @@ static void dropout_does_not_depend_on_layout(void **state)
     }
 }
 
+/* Rows longer than are made at a time, from every place within a block, against the numbers one at a time. */
+static void dropout_equals_the_stream(void **state)
+{
+    enum { LONG = 300 };
+    const struct hkt__math_ops *ops = hkt__math_ops_of(HKT_F64);
+    double x[2 * LONG], y[2 * LONG];
+
+    (void)state;
+    for (int i = 0; i < 2 * LONG; i++)
+        x[i] = i + 1;
+    for (int64_t first = 0; first < 9; first++) {
+        struct hkt__dropout t = { .region = { .rows = 2, .cols = LONG, .first_row = (int64_t)1 << 40, .first_col = first,
+                                              .cols_all = 1009 },
+                                  .rng = { 77, hkt__rng_site(5, 6, 7) }, .p = 0.25, .x = x, .y = y };
+
+        ops->dropout(&t);
+        for (int64_t i = 0; i < 2 * LONG; i++) {
+            uint64_t index = (((uint64_t)1 << 40) + (uint64_t)(i / LONG)) * 1009 + (uint64_t)(first + i % LONG);
+            int is_dropped = hkt__rng_bits(&t.rng, index) < (uint32_t)1 << 30;
+
+            assert_true(y[i] == (is_dropped ? 0 : x[i] * (1 / 0.75)));
+        }
+    }
+}
+
 static void dropout_of_nothing_is_identity(void **state)
 {
     const struct hkt__math_ops *ops = hkt__math_ops_of(HKT_F64);
@@ -197,6 +222,7 @@ int main(void)
         cmocka_unit_test(normal_moments),
         cmocka_unit_test(initial_numbers_do_not_depend_on_layout),
         cmocka_unit_test(dropout_does_not_depend_on_layout),
+        cmocka_unit_test(dropout_equals_the_stream),
         cmocka_unit_test(dropout_of_nothing_is_identity),
     };
 
