@@ -31,10 +31,10 @@ class Install(unittest.TestCase):
         assert len(found) == 1, f'libhocket.so in {found}'
         cls.libdir = found[0]
 
-    def pkg_config(self, *args):
+    def pkg_config(self, *args, package='hocket'):
         pkgconfig = os.path.join(self.libdir, 'pkgconfig')
         # The file lies below a destdir, which is not its prefix: tell pkg-config the prefix as it is now.
-        result = run(['pkg-config', f'--define-variable=prefix={self.prefix}'.replace(' ', '\\ '), *args, 'hocket'],
+        result = run(['pkg-config', f'--define-variable=prefix={self.prefix}'.replace(' ', '\\ '), *args, package],
                      PKG_CONFIG_PATH=pkgconfig)
         self.assertEqual(result.returncode, 0, result.stderr)
         return shlex.split(result.stdout)
@@ -62,6 +62,21 @@ class Install(unittest.TestCase):
                       LD_LIBRARY_PATH=self.libdir)
             self.assertEqual(ran.returncode, 0, ran.stderr)
             self.assertNotEqual(ran.stdout, '')
+
+    @unittest.skipIf(shutil.which('pkg-config') is None, 'pkg-config is not installed')
+    def test_parallel_library(self):
+        program = os.path.join(self.folder.name, 'mesh')
+        with open(program + '.c', 'w', encoding='utf-8') as file:
+            file.write('#include <hocket/parallel.h>\n'
+                       'int main(void)\n{\n    struct hkt_mesh *mesh;\n'
+                       '    return hkt_mesh_create("tp:2 dp:rest", 8, &mesh) != HKT_OK || '
+                       'hkt_mesh_print(mesh, stdout, NULL) != HKT_OK;\n}\n')
+        built = run([CC, '-Wall', '-Werror', program + '.c', '-o', program,
+                     *self.pkg_config('--cflags', '--libs', package='hocket_parallel')])
+        self.assertEqual(built.returncode, 0, built.stderr)
+        ran = run([program], LD_LIBRARY_PATH=self.libdir)
+        self.assertEqual(ran.returncode, 0, ran.stderr)
+        self.assertIn('mesh tp:2 dp:4: 8 ranks', ran.stdout)
 
 
 if __name__ == '__main__':
