@@ -6,7 +6,7 @@
 #include <sched.h>
 
 #define SPINS_ALONE 2000          /* about 50 us: longer than any exchange between two cores */
-#define SPINS_CROWDED 20          /* ranks outnumber cores: the peer may need this very core */
+#define SPINS_CROWDED 2           /* ranks outnumber cores: the peer may need this very core */
 #define YIELDS 400
 /* Over sockets a poll is a system call, 0.3 us or more per channel, and data that arrive wake a sleeper. So a rank spins
  * for some 50 us, a few times what a small frame takes, and then sleeps at once: yields would leave the core to others for
