@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Every header compiles alone, included twice, as C17 without warnings; every public one also as C++17; guards are
-named after the file. Usage: headers.py SOURCE_ROOT C_COMPILER [CXX_COMPILER]"""
+named after the file; none hides a header of the system (the folder of a target is searched first). Usage: headers.py SOURCE_ROOT C_COMPILER [CXX_COMPILER]"""
 import re
 import subprocess
 import sys
@@ -12,6 +12,14 @@ WARNINGS = ['-Wall', '-Wextra', '-Wpedantic', '-Wshadow', '-Werror', '-fsyntax-o
 
 # Not headers but templates: source files include them with macros set.
 TEMPLATES = {'src/device/kernels_vec.h'}
+
+
+# Headers of C17, and those of POSIX that lie in no folder.
+SYSTEM = set("""assert complex ctype errno fenv float inttypes iso646 limits locale math setjmp signal stdalign stdarg
+    stdatomic stdbool stddef stdint stdio stdlib stdnoreturn string tgmath threads time uchar wchar wctype
+    aio cpio dirent dlfcn fcntl fmtmsg fnmatch ftw getopt glob grp iconv ifaddrs langinfo libgen link monetary mqueue ndbm
+    netdb nl_types poll pthread pwd regex sched search semaphore spawn strings syslog tar termios unistd utime
+    wordexp""".split())
 
 
 def compile_alone(root, report, path, command):
@@ -39,6 +47,12 @@ def check_guard(root, report, path):
         report.find(path, source.line_of(text, guard.start()), f'guard {guard.group(1)}; name it {want}')
 
 
+def check_name(report, path):
+    name = path.rsplit('/', 1)[-1]
+    if name.removesuffix('.h') in SYSTEM:
+        report.find(path, 1, f'files of this folder that include <{name}> get this one; give it another name')
+
+
 def main():
     root, cc = sys.argv[1], sys.argv[2]
     cxx = sys.argv[3] if len(sys.argv) > 3 else None
@@ -48,6 +62,7 @@ def main():
             continue
         compile_alone(root, report, path, [cc, '-xc', '-std=c17'])
         check_guard(root, report, path)
+        check_name(report, path)
         if cxx and path.startswith('include/'):
             compile_alone(root, report, path, [cxx, '-xc++', '-std=c++17'])
     if not cxx:

@@ -94,6 +94,10 @@ class Lints(unittest.TestCase):
         self.write('src/core/b.h', CLEAN_HEADER)
         self.assert_finds('headers', 'src/core/b.h:2', 'HOCKET_CORE_B_H', CC)
 
+    def test_header_that_hides_one_of_the_system(self):
+        self.write('src/core/limits.h', '#ifndef HOCKET_CORE_LIMITS_H\n#define HOCKET_CORE_LIMITS_H\nint hkt__b(void);\n#endif\n')
+        self.assert_finds('headers', 'src/core/limits.h:1', '<limits.h>', CC)
+
     def test_long_function(self):
         self.write('src/core/b.c', '\nint hkt__b(int x)\n{\n' + '    x++;\n' * 69 + '    return x;\n}\n')
         self.assert_finds('sizes', 'src/core/b.c:3', 'hkt__b has 72 lines')
