@@ -1,6 +1,7 @@
 /* What could break: a kernel of one store type or instruction set that computes something else. Every kernel without a matrix
  * product must give the same bits in all instruction sets; f32 and bf16 must agree with f64 to their rounding; exp, which is
- * the project's own, with libm over its whole range. */
+ * the project's own, with libm over its whole range; ranks that are threads must not share a buffer. */
+#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -321,6 +322,65 @@ static void attention_in_narrow_types(void **state)
     }
 }
 
+/* Ranks may be threads of one process: each has its own account and scratch, and nothing else is shared. */
+enum { THREAD_S = 96, THREAD_E = THREAD_S * 2 * 16 };
+
+struct rank {
+    pthread_t thread;
+    enum hkt_status status;
+    float y[THREAD_E], dq[THREAD_E], dk[THREAD_E], dv[THREAD_E], lse[2 * THREAD_S], weight_grad[32 * 32];
+};
+
+static float thread_in[4][THREAD_E];
+
+static void *one_rank(void *arg)
+{
+    struct rank *rank = arg;
+    struct hkt__memory memory;
+    struct hkt__math math;
+    struct hkt__attention a = { .batch = 1, .queries = THREAD_S, .keys = THREAD_S, .heads = 2, .kv_heads = 2, .head_dim = 16,
+                                .scale = 0.25, .q = thread_in[0], .k = thread_in[1], .v = thread_in[2], .ld_q = 32, .ld_k = 32,
+                                .ld_v = 32, .ld_y = 32, .y = rank->y, .lse = rank->lse, .dy = thread_in[3], .dq = rank->dq,
+                                .dk = rank->dk, .dv = rank->dv };
+    struct hkt__linear linear = { .rows = THREAD_S, .in = 32, .out = 32, .x = thread_in[0], .dy = thread_in[1],
+                                  .dweight = rank->weight_grad };
+
+    hkt__memory_init(&memory, 0);
+    rank->status = hkt__math_init(&math, HKT_F32, &memory);
+    for (int i = 0; i < 20 && rank->status == HKT_OK; i++) {
+        memset(rank->weight_grad, 0, sizeof rank->weight_grad);
+        rank->status = math.ops->attention(&math, &a);
+        if (rank->status == HKT_OK)
+            rank->status = math.ops->attention_grad(&math, &a);
+        if (rank->status == HKT_OK)
+            rank->status = hkt__linear_weight_grad(&math, &linear);
+    }
+    hkt__math_fini(&math);
+    if (rank->status == HKT_OK)
+        rank->status = hkt__memory_fini(&memory);
+    return NULL;
+}
+
+static void ranks_may_be_threads(void **state)
+{
+    enum { RANKS = 4 };
+    static struct rank ranks[RANKS + 1];
+
+    (void)state;
+    for (int i = 0; i < 4; i++)
+        for (int k = 0; k < THREAD_E; k++)
+            thread_in[i][k] = (float)number();
+    one_rank(&ranks[RANKS]); /* alone */
+    for (int i = 0; i < RANKS; i++)
+        assert_int_equal(pthread_create(&ranks[i].thread, NULL, one_rank, &ranks[i]), 0);
+    for (int i = 0; i < RANKS; i++)
+        assert_int_equal(pthread_join(ranks[i].thread, NULL), 0);
+    for (int i = 0; i < RANKS; i++) {
+        assert_int_equal(ranks[i].status, HKT_OK);
+        assert_memory_equal(ranks[i].y, ranks[RANKS].y, sizeof(struct rank) - offsetof(struct rank, y));
+    }
+}
+
 static void other_types_are_refused(void **state)
 {
     struct hkt__memory memory;
@@ -341,6 +401,7 @@ int main(void)
         cmocka_unit_test(exp_at_its_ends),
         cmocka_unit_test(bf16_rounding),
         cmocka_unit_test(attention_in_narrow_types),
+        cmocka_unit_test(ranks_may_be_threads),
         cmocka_unit_test(other_types_are_refused),
     };
 
