@@ -130,6 +130,16 @@ static enum hkt_status find_site(const struct hkt_choice_query *query, struct hk
     return rc;
 }
 
+/** Caches of a described machine, not of this one. */
+static void set_caches(const struct hkt_choice_query *query, struct hkt__prices *prices)
+{
+    const int l3 = hkt_topo_ancestor(query->topo, query->nodes[0], HKT_TOPO_L3);
+    const uint64_t bytes = l3 >= 0 ? hkt_topo_node_get(query->topo, l3)->bytes : 0;
+
+    prices->l2_bytes = 2 << 20; /* graphs do not say; of recent servers */
+    prices->llc_bytes = bytes > 0 ? (double)bytes : 32 << 20;
+}
+
 /** Prices for the machines of a query. */
 static void set_prices(const struct hkt_choice_query *query, const struct hkt__tp_caps *caps, struct thought *thought)
 {
@@ -137,6 +147,8 @@ static void set_prices(const struct hkt_choice_query *query, const struct hkt__t
     struct hkt_topo_link link;
 
     hkt__prices_init(prices, caps->latency_ns, caps->ns_per_byte, (caps->flags & HKT__TP_MEMORY) != 0, query->crowd);
+    if (query->topo != NULL)
+        set_caches(query, prices);
     if (thought->site.nhosts > 1) {
         hkt__topo_host_link(query->topo, query->nodes[0], &link);
         hkt__prices_net(prices, (double)link.bytes_per_s, (double)link.latency_ns);

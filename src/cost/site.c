@@ -1,8 +1,6 @@
 /* See site.h. */
 #include "cost/site.h"
 
-#include <stdio.h>
-
 /* Inside a host a message is a few cache lines on their way; to the 160 ns that this takes through a shared L3 cache come
  * the latencies that the graph assumes for the links beyond it (topology/kinds.c), twice: 40 ns to another cache, 60 to another
  * NUMA node, 160 to another package. Bytes: a core's own rate is the narrowest link but between packages, whose link all
@@ -56,7 +54,7 @@ static void find_levels(struct hkt__site *site)
             inner = most;
             known++;
         } else if (order->ngroups[level] == site->nhosts) {
-            snprintf(site->uneven, sizeof site->uneven, "needs as many ranks on each host: there are %d to %d", least, most);
+            site->uneven = "needs as many ranks on each host";
             return;
         }
     }
@@ -66,7 +64,7 @@ static void find_levels(struct hkt__site *site)
 
 enum hkt_status hkt__site_make(const struct hkt__topo_place *places, int nranks, struct hkt__site *out_site)
 {
-    struct hkt__site site = {.is_in_order = true};
+    struct hkt__site site = {.is_in_order = true, .uneven = ""};
     const enum hkt_status rc = hkt__topo_order(places, nranks, &site.order);
 
     if (rc < 0)

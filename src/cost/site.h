@@ -18,7 +18,7 @@ struct hkt__site {
     struct hkt__levels levels;    /* of numbers along the ring; count 0: one group, or groups of several sizes */
     int nhosts;
     bool is_in_order;             /* ranks are numbered along the ring already */
-    char uneven[96];              /* "" or why there are no levels though there are groups */
+    const char *uneven;           /* "" or why there are no levels though there are groups; lives for ever */
 };
 
 /** Gives *out_site, released by hkt__site_fini. NOMEM. */

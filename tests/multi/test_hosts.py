@@ -3,6 +3,7 @@
 result where shared memory and tcp meet; an address family, interface or number of sockets that is ignored; a network that does
 not carry; a wrong token; slow links; and a host that disappears: every survivor must name one of its ranks.
 Usage: test_hosts.py HOCKET RANK_PROGRAM SOURCE_ROOT [unittest arguments]"""
+import json
 import os
 import re
 import signal
@@ -99,6 +100,51 @@ class Collectives(Case):
         results = self.check((0, 1, 0, 1))
         found = dict(re.findall(r'^(\d+) (\w+)$', results[0].out, re.M))
         self.assertEqual(found, {'1': 'tcp', '2': 'shm', '3': 'tcp'})
+
+
+class Order(Case):
+    """Schedules number ranks by host, whatever numbers they have."""
+
+    def perf(self, yard, size, algo=None):
+        """Microseconds per all-reduce of 2 hosts of 2 ranks, and the algorithm."""
+        algos = {'HOCKET_ALGO': f'all_reduce={algo}'} if algo else {}
+        job = self.job([HOCKET, 'perf', 'all_reduce', '-b', str(size), '-e', str(size), '-n', '4', '-w', '1', '-c', '1'], (0, 1), 2,
+                       yard=yard, HOCKET_DEBUG='plan=info', HOCKET_TUNE='off', **algos)
+        result = self.ok(job)[0]
+        row = next(line.split() for line in result.out.splitlines() if line.split()[:1] == [str(size)])
+        return float(row[5]), re.findall(rf'all_reduce of {size} bytes over 4 ranks: (\w+)', result.err)[-1]
+
+    def test_every_algorithm_where_ranks_are_dealt_round(self):
+        """Rank r on host r modulo 2: results and blocks lie where the ranks' own numbers say."""
+        rows = {}
+        for row in json.loads(subprocess.run([HOCKET, 'explain', '--list', '--json'], capture_output=True, check=True).stdout):
+            if not row['needs_direct']:
+                rows.setdefault(row['collective'], []).append(row['algorithm'])
+        for k in range(max(map(len, rows.values()))):
+            algos = ','.join(f'{coll}={names[k]}' for coll, names in rows.items() if k < len(names))
+            for where in [(0, 1, 0, 1)] if SMALL else [(0, 1, 0, 1), (0, 1, 1, 0, 0, 1)]:
+                if len(where) == 6: # no power of two: some algorithms do not serve
+                    algos = ','.join(pair for pair in algos.split(',') if not pair.endswith(('swing', '=recursive_halving')) and
+                                     pair != 'all_gather=recursive_doubling')
+                with self.subTest(algos=algos, where=where):
+                    self.check(where, counts=['1031'], HOCKET_ALGO=algos, HOCKET_VERIFY='1')
+
+    def test_hierarchical_is_chosen_and_faster(self):
+        with hosts.Hosts(2, rate='1gbit') as yard:
+            self.assertEqual(self.perf(yard, 1 << 20)[1], 'hierarchical')
+            # Of the link of each host it uses n bytes, a ring 1.5 n: as long as the machine has time for anything at all.
+            for attempt in range(5):
+                free, flat = self.perf(yard, 1 << 20)[0], self.perf(yard, 1 << 20, 'ring')[0]
+                if free < 0.9 * flat:
+                    return
+            self.fail(f'hierarchical took {free} us, a ring {flat}')
+
+    def test_hosts_that_differ_in_ranks(self):
+        """Three ranks on one, one on the other: no hierarchy, and no wrong sums."""
+        self.check((0, 0, 0, 1), counts=['1031'])
+        job = self.job([RANK, 'check', '1'], (0, 0, 0, 1), HOCKET_ALGO='all_reduce=hierarchical')
+        for result in job.wait(DEADLINE_S):
+            self.assertIn('as many ranks on each host', result.err)
 
 
 class Network(Case):

@@ -17,6 +17,9 @@ GOLDEN = {
     'dgx': ('host:1 package:2 numa:1 gpu:8 nvswitch:1@450GB/s,468ns nic:8@50GB/s,2us', '8'),
     '64_hosts': ('host:64 package:2 numa:4 l3:2 core:8', '512'),
 }
+# Ranks by what; sizes at which the choice is kept.
+CHOICE_COLLS = ('all_reduce', 'reduce_scatter', 'all_gather', 'broadcast', 'reduce', 'all_to_all', 'barrier')
+CHOICE_SIZES = ('8', '1K', '64K', '1M', '16M', '256M')
 SHOW_CPUS = ('import os; os.write(1, (os.environ["RANK"] + ":" + ",".join(map(str, sorted(os.sched_getaffinity(0)))) + "\\n")'
              '.encode())')
 
@@ -57,6 +60,47 @@ class Machines(Case):
                     file.write(text)
             with open(path, encoding='utf-8') as file:
                 self.assertEqual(file.read(), text, f'{path}: HOCKET_GOLDEN=write writes it anew')
+
+    def choices(self, line, nranks):
+        """Which algorithm would be chosen, collective by collective and size by size."""
+        text = ''
+        for coll in CHOICE_COLLS:
+            for size in CHOICE_SIZES if coll != 'barrier' else ('0',):
+                why = json.loads(self.output('explain', coll, '--why', '-n', nranks, '--topo', line, '--bytes', size, '--json',
+                                             HOCKET_TUNE='off'))
+                text = text or f'on {line}, {nranks} ranks: {why["hierarchy"]}\n'
+                text += f'{coll:15} {size:>5}  {why["candidates"][0]["algorithm"]}\n'
+        return text
+
+    def test_golden_choices(self):
+        for name, (line, nranks) in GOLDEN.items():
+            text = self.choices(line, nranks)
+            path = os.path.join(ROOT, 'tests', 'golden', f'choices_{name}.txt')
+            if os.environ.get('HOCKET_GOLDEN') == 'write':
+                with open(path, 'w', encoding='utf-8') as file:
+                    file.write(text)
+            with open(path, encoding='utf-8') as file:
+                self.assertEqual(file.read(), text, f'{path}: HOCKET_GOLDEN=write writes it anew')
+
+    def test_why_on_described_machines(self):
+        line = 'host:4@125MB/s,20us core:3'
+        text = self.output('explain', 'all_reduce', '--why', '-n', '12', '--topo', line, '--bytes', '16M')
+        self.assertIn(f'on {line}: 3 ranks per host, 4 hosts per job\n', text)
+        self.assertRegex(text, r'\n  hierarchical .* chosen: ')
+        self.assertRegex(text, r'\n  bound .* 1\.5 n bytes over the link of the busiest of 4 hosts at 0\.125 GB/s')
+        self.assertRegex(text, r'\n  two_shot .* needs memory that all peers can address')
+        # The same from a file; a faster network changes the bound.
+        self.output('topo', '--synthetic', line, '--save', self.path('machines'))
+        from_file = self.output('explain', 'all_reduce', '--why', '-n', '12', '-T', self.path('machines'), '--bytes', '16M')
+        self.assertEqual(from_file.replace(self.path('machines'), line), text)
+        # 10 ranks on 4 hosts of 3 cores: hosts of 2 and 3 ranks are no groups of one size.
+        text = self.output('explain', 'all_reduce', '--why', '-n', '10', '--topo', line)
+        self.assertRegex(text, r'\n  hierarchical +- +needs as many ranks on each host\n')
+
+    def test_why_mistakes(self):
+        for args, word in (('--topo', 'host:2 hub:3'), 'hub'), (('--topo', '/nowhere'), 'nowhere'), \
+                          (('--topo', 'host:2 core:1'), '4 ranks, but 2 cores'), (('--topo', 'core:4', '--by', 'rank'), 'rank'):
+            self.assert_usage('explain', 'all_reduce', '--why', *args, word=word)
 
     def test_save_and_load(self):
         for line, _ in GOLDEN.values():
