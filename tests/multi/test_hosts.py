@@ -9,6 +9,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import unittest
 
@@ -138,6 +139,21 @@ class Order(Case):
                 if free < 0.9 * flat:
                     return
             self.fail(f'hierarchical took {free} us, a ring {flat}')
+
+    def test_tune(self):
+        """What is measured between hosts is written, and used by jobs like that one."""
+        with tempfile.TemporaryDirectory(prefix='hocket test ') as folder, hosts.Hosts(2, rate='1gbit') as yard:
+            path = os.path.join(folder, 'tune.json')
+            self.ok(self.job([HOCKET, 'tune', '-c', 'all_reduce', '-b', '64K', '-e', '1M', '-f', '16', '-r', '3', '-o', path], (0, 1), 2,
+                             yard=yard, HOCKET_TUNE='off'))
+            with open(path, encoding='utf-8') as file:
+                table, = json.load(file)['tables']
+            self.assertEqual((table['machine']['transport'], table['machine']['ranks_per_host']), ('shm+tcp', 2))
+            # A byte takes 8 ns on this link, not the 0.8 of the default: half way there would be enough to tell.
+            self.assertGreater(table['prices']['net_wire_ns_per_byte'], 1)
+            job = self.job([HOCKET, 'perf', 'all_reduce', '-b', '64K', '-e', '64K', '-n', '2', '-w', '1', '-c', '1'], (0, 1), 2,
+                           yard=yard, HOCKET_DEBUG='plan=info', HOCKET_TUNE=path)
+            self.assertIn('chosen by measurement', self.ok(job)[0].err)
 
     def test_hosts_that_differ_in_ranks(self):
         """Three ranks on one, one on the other: no hierarchy, and no wrong sums."""
