@@ -207,8 +207,9 @@ static enum hkt_status map_memory(struct hkt_comm *comm)
     env->windows = windows;
     env->memory = hkt__calloc((size_t)comm->nranks, sizeof *env->memory);
     env->srcs = hkt__calloc((size_t)comm->nranks, sizeof *env->srcs);
+    env->places = hkt__calloc((size_t)comm->nranks, sizeof *env->places);
     env->bounce = hkt__pages_alloc(HKT__BOUNCE_BYTES);
-    if (windows == NULL || env->memory == NULL || env->srcs == NULL || env->bounce == NULL)
+    if (windows == NULL || env->memory == NULL || env->srcs == NULL || env->places == NULL || env->bounce == NULL)
         return hkt__fail(HKT_ERR_NOMEM, "no memory for a communicator");
     if (comm->nranks == 1 || !comm->routes.all_memory)
         return HKT_OK;
@@ -415,6 +416,7 @@ void hkt__comm_free(struct hkt_comm *comm)
     hkt__free((void *)(uintptr_t)comm->env.windows);
     hkt__free(comm->env.memory);
     hkt__free(comm->env.srcs);
+    hkt__free(comm->env.places);
     hkt__pages_free(comm->env.bounce, HKT__BOUNCE_BYTES);
     hkt__pages_free(comm->env.scratch, comm->env.scratch_bytes);
     hkt__free(comm->env.tx);

@@ -2,10 +2,13 @@
 #include "device/kernels.h"
 
 #include <string.h>
+#if defined(__x86_64__)
+#include <emmintrin.h>
+#endif
 
 #define STREAM_MIN 1024 /* below, the fence after streaming stores costs more than they save */
 
-void hkt__copy_bytes(void *dst, const void *src, size_t bytes, int streaming)
+void hkt__copy_loosely(void *dst, const void *src, size_t bytes, int streaming)
 {
     if (dst == src || bytes == 0)
         return;
@@ -18,4 +21,18 @@ void hkt__copy_bytes(void *dst, const void *src, size_t bytes, int streaming)
         }
     }
     memcpy(dst, src, bytes);
+}
+
+void hkt__stores_settle(void)
+{
+#if defined(__x86_64__)
+    _mm_sfence();
+#endif
+}
+
+void hkt__copy_bytes(void *dst, const void *src, size_t bytes, int streaming)
+{
+    hkt__copy_loosely(dst, src, bytes, streaming);
+    if (streaming)
+        hkt__stores_settle();
 }

@@ -40,6 +40,9 @@ hkt__reduce_fn *hkt__reduce_get(enum hkt_op op, enum hkt_dtype dtype, enum hkt__
  *  reads the destination soon), visible to other threads by the caller's next release as any store; otherwise memcpy. No overlap,
  *  except dst == src, which does nothing. */
 void hkt__copy_bytes(void *dst, const void *src, size_t bytes, int streaming);
+/** The same in several goes: what streams may become visible later than stores that follow, until it is settled. */
+void hkt__copy_loosely(void *dst, const void *src, size_t bytes, int streaming);
+void hkt__stores_settle(void);
 
 /** x[i] /= n for AVG, n >= 1: floats divide (f16, bf16, f8 in f32, rounded once), integers divide and truncate toward
  *  zero. bool is left alone. */

@@ -162,7 +162,7 @@ INLINE void store_part(char *p, vec v, size_t bytes)
 }
 #endif
 
-/* Copy past the caches. The fence makes these stores visible before any later one, as ordinary stores would be. */
+/* Copy past the caches. Later stores may become visible before these until hkt__stores_settle. */
 static void copy_streaming(void *dst, const void *src, size_t bytes)
 {
     char *to = dst;
@@ -182,7 +182,6 @@ static void copy_streaming(void *dst, const void *src, size_t bytes)
         _mm512_stream_si512((__m512i *)to, (__m512i)v);
 #endif
     }
-    _mm_sfence();
     memcpy(to, from, bytes);
 }
 

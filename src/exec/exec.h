@@ -59,7 +59,8 @@ struct hkt__exec_env {
     struct hkt__window_head *const *windows; /* [rank], NULL where not addressable */
     struct hkt__peer_memory *memory;         /* [rank] */
     struct hkt__tp *memory_tp;               /* whose shared memory the own buffers may lie in; NULL: none */
-    const void **srcs;                       /* [nranks]: room for the arguments of one reduction */
+    const void **srcs;                       /* [nranks]: room for the arguments of one reduction, */
+    char **places;                           /* [nranks]: and for where its result goes */
     char *bounce;                            /* HKT__BOUNCE_BYTES: what is copied from peers, and sums on their way out */
     size_t window_bytes;                     /* of each window, head included */
     char *scratch;                           /* for plans that keep to themselves */

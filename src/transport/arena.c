@@ -53,13 +53,30 @@ static enum hkt_status open_memfd(size_t bytes, int *out_fd)
     return HKT_OK;
 }
 
+static enum hkt_status no_addresses(size_t bytes)
+{
+    return hkt__fail_sys(HKT_ERR_SYSTEM, "cannot map %zu bytes of address space for a shared segment: raise the limit "
+                         "(ulimit -v) or lower HOCKET_SHM_BYTES", bytes);
+}
+
 static enum hkt_status map(struct hkt__arena *arena, int fd, size_t bytes)
 {
-    void *base = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
+    /* Address and offset must agree in the bits below a huge page for the kernel to map one: reserve more, cut, put it there. */
+    const size_t room = bytes + HKT__ARENA_HUGE;
+    unsigned char *reserved = mmap(NULL, room, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0), *base;
 
-    if (base == MAP_FAILED)
-        return hkt__fail_sys(HKT_ERR_SYSTEM, "cannot map %zu bytes of address space for a shared segment: raise the "
-                             "limit (ulimit -v) or lower HOCKET_SHM_BYTES", bytes);
+    if (reserved == MAP_FAILED)
+        return no_addresses(room);
+    base = reserved + (HKT__ARENA_HUGE - (uintptr_t)reserved % HKT__ARENA_HUGE) % HKT__ARENA_HUGE;
+    if (base > reserved)
+        munmap(reserved, (size_t)(base - reserved));
+    munmap(base + bytes, (size_t)(reserved + room - (base + bytes)));
+    if (mmap(base, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE | MAP_FIXED, fd, 0) == MAP_FAILED) {
+        const enum hkt_status rc = no_addresses(bytes);
+
+        munmap(base, bytes);
+        return rc;
+    }
     /* A core dump would write the whole sparse range; only a hint. */
     (void)madvise(base, bytes, MADV_DONTDUMP);
     arena->base = base;
@@ -165,6 +182,7 @@ void hkt__arena_drop(struct hkt__arena *arena)
 enum hkt_status hkt__arena_alloc(struct hkt__arena *arena, size_t bytes, struct hkt__block *out_block)
 {
     const size_t need = hkt__round_up(bytes > 0 ? bytes : 1, HKT__ARENA_ALIGN);
+    const size_t align = need >= HKT__ARENA_HUGE ? HKT__ARENA_HUGE : HKT__ARENA_ALIGN;
     size_t offset = 0, used = 0;
     bool is_found = false;
 
@@ -177,7 +195,8 @@ enum hkt_status hkt__arena_alloc(struct hkt__arena *arena, size_t bytes, struct 
     for (;;) {
         const size_t end = *at != NULL ? (*at)->offset : arena->bytes;
 
-        if (end - offset >= need) {
+        offset = hkt__round_up(offset, align);
+        if (end >= offset && end - offset >= need) {
             *out_block = (struct hkt__block){ .offset = offset, .bytes = need, .next = *at };
             *at = out_block;
             is_found = true;

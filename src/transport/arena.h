@@ -17,6 +17,7 @@
 
 #define HKT__ARENA_ID_BYTES 16
 #define HKT__ARENA_ALIGN ((size_t)4096)
+#define HKT__ARENA_HUGE ((size_t)2 << 20) /* a huge page: blocks of this size and more begin on such a boundary */
 
 /** Part of an arena; the caller keeps this object until it gives the block back. */
 struct hkt__block {
