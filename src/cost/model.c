@@ -41,11 +41,15 @@ void hkt__prices_init(struct hkt__prices *prices, double latency_ns, double ns_p
     prices->price[HKT__PRICE_ROUND] = latency_ns;
     if (is_memory) {
         if (crowd > 1) {
-            /* What a rank needs for a message has left the caches when its turn comes; but half the peers share its core. */
-            prices->price[HKT__PRICE_MESSAGE] *= 1.8;
+            /* A message waits for its receiver's turn, and what is needed for it has left the caches by then; but half the
+             * peers share the core. Fitted for 4 ranks on 2 cores. */
+            prices->price[HKT__PRICE_ROUND] += 350;
+            prices->price[HKT__PRICE_SWITCH] *= 0.7;
+            prices->price[HKT__PRICE_MESSAGE] *= 1.1;
             prices->price[HKT__PRICE_PAYLOAD] *= 0.5;
-            prices->price[HKT__PRICE_FRESH_L2] *= 0.7;
-            prices->price[HKT__PRICE_FAR_L2] *= 1.35;
+            prices->price[HKT__PRICE_FRESH_L2] *= 0.85;
+            prices->price[HKT__PRICE_DIRECT_L2] *= 1.3;
+            prices->price[HKT__PRICE_FAR_L2] *= 1.6;
         }
         return;
     }
