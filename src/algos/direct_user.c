@@ -8,6 +8,7 @@
  *   rank r's alone, everywhere) and all-gather; not one-shot and all-to-all.
  * Source: derived; the same idea as XPMEM-based collectives, e.g. Open MPI's XHC. */
 #include "algos/builders.h"
+#include "algos/formulas.h"
 
 #include "core/mem.h"
 
@@ -120,14 +121,21 @@ void hkt__build_all_to_all_direct_user(struct hkt__builder *b)
     take_back(b, in_of_peer);
 }
 
-/* The root lends its memory first and moves its own block while the others do theirs. */
+/* The root lends its memory first and moves its own block while the others do theirs. Where all want the same bytes, to so
+ * many at once: copies by system calls slow each other down at the same pages (Chakraborty, Subramoni, Panda: contention-aware
+ * kernel-assisted collectives, CLUSTER 2017). */
 static void lend_from_root(struct hkt__builder *b, lent_fn *lent, struct hkt__operand own, struct hkt__operand own_in)
 {
-    for (int k = 1; k < b->nranks; k++)
-        hkt__signal(b, hkt__rank_at(b, k), 0, lent(b, hkt__rank_at(b, k)));
-    hkt__copy(b, 0, own, own_in);
-    for (int k = 1; k < b->nranks; k++)
-        hkt__wait(b, hkt__rank_at(b, k), 0, lent(b, hkt__rank_at(b, k)));
+    const int at_once = lent == whole_in ? hkt__borrowers(b->nranks) : b->nranks - 1;
+
+    for (int k = 1; k < b->nranks + at_once; k++) {
+        if (k > at_once)
+            hkt__wait(b, hkt__rank_at(b, k - at_once), 0, lent(b, hkt__rank_at(b, k - at_once)));
+        if (k < b->nranks)
+            hkt__signal(b, hkt__rank_at(b, k), 0, lent(b, hkt__rank_at(b, k)));
+        if (k == at_once)
+            hkt__copy(b, 0, own, own_in);
+    }
 }
 
 static void read_from_root(struct hkt__builder *b, int chunk)

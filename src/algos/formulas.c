@@ -71,6 +71,16 @@ double hkt__cost_half(int p)
     return p / 2;
 }
 
+int hkt__borrowers(int p)
+{
+    return p - 1 < 8 ? p - 1 : 8;
+}
+
+double hkt__rounds_borrow(int p)
+{
+    return p > 1 ? 2.0 * ((p - 2) / hkt__borrowers(p) + 1) : 0;
+}
+
 double hkt__cost_block(int p)
 {
     return p > 1 ? 1.0 / p : 0;

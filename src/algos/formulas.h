@@ -9,6 +9,9 @@
 
 typedef double hkt__formula(int nranks);
 
+/** Ranks that use the memory of a root at once, where p - 1 want to (direct_user.c). */
+int hkt__borrowers(int nranks);
+
 /* Any of the three. L is ceil(log2 p), l is floor(log2 p). With one rank all are 0. */
 hkt__formula hkt__cost_0, hkt__cost_1, hkt__cost_2;
 hkt__formula hkt__cost_log, hkt__cost_2_log;          /* L, 2 L */
@@ -16,7 +19,8 @@ hkt__formula hkt__cost_log_floor, hkt__cost_log_both; /* l, L + l */
 hkt__formula hkt__cost_linear, hkt__cost_2_linear;    /* p - 1, 2 (p - 1) */
 hkt__formula hkt__cost_half;                          /* p / 2 */
 hkt__formula hkt__cost_share, hkt__cost_2_share;      /* (p - 1) / p, 2 (p - 1) / p */
-hkt__formula hkt__cost_block;                         /* 1 / p; 0 for one rank */
+hkt__formula hkt__rounds_borrow;                      /* 2 for every hkt__borrowers(p) of p - 1 ranks */
+hkt__formula hkt__cost_block;                         /* 1 / p */
 /* Folding adds two rounds, one message and one n where p is no power of two. */
 hkt__formula hkt__rounds_doubling, hkt__messages_doubling; /* l; this is the volume, too */
 hkt__formula hkt__rounds_rabenseifner, hkt__messages_rabenseifner, hkt__volume_rabenseifner; /* 2 l; 2 (P - 1) / P */

@@ -235,9 +235,9 @@ const struct hkt__algo hkt__algos[] = {
       .build = hkt__build_broadcast_direct,
       .rounds = hkt__cost_1, .messages = hkt__cost_linear, .volume = hkt__cost_1 },
     { .info = { HKT_BROADCAST, "direct_user", "everybody reads the root's input", USER_NOTE,
-                "2 (p-1 signals each)", "n read", SRC_USER, 1 },
+                "2 ceil((p-1)/8) (p-1 signals each)", "n read", SRC_USER, 1 },
       .build = hkt__build_broadcast_direct_user, .user_direct = true,
-      .rounds = hkt__cost_2, .messages = hkt__cost_linear, .volume = hkt__cost_1 },
+      .rounds = hkt__rounds_borrow, .messages = hkt__cost_linear, .volume = hkt__cost_1 },
 
     /* ----------------------------------------------------------------------------------------------- reduce */
     { .info = { HKT_REDUCE, "binomial", "whole vectors up a binomial tree: fewest rounds", "",
