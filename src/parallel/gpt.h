@@ -72,6 +72,7 @@ struct hkt__gpt_param {
     int file_parts, file_part; /* of the out dimension of that tensor: q, k, v; sizes are as the parts' own */
     int file_transposed;       /* 1: a file has it as [in][out] (Conv1D) */
     int decays;                /* 1: a matrix: weight decay applies by custom */
+    int tensor;                /* enum hkt__gpt_tensor */
 };
 
 struct hkt__gpt; /* opened in parallel/gpt_state.h */
