@@ -8,9 +8,6 @@
 #define SCRATCH_INSTANCES 4 /* as the executor's (exec/exec.h), which this layer does not see */
 #define PEER_SHARE 0.05     /* every peer more is more to look at and to be kept waiting by (fitted, for up to 8) */
 #define PEERS_FITTED 8.0
-/* Where all send and no message of a slice waits for another, nothing paces the slices: senders run ahead until windows close and
- * packets are sent again. Between 2 hosts such an all-reduce of 1 to 16 MB took 1.5 to 5 times as long as one in two rounds. */
-#define UNPACED 1.5
 #define INLINE_BYTES 32.0   /* go with a message's header (HKT__ROOM_MIN, transport/transport.h) */
 
 const struct hkt__price_info hkt__price_infos[HKT__PRICE_COUNT] = {
@@ -223,14 +220,6 @@ static void consider_paths(struct dearest *dearest, const struct hkt__profile *p
     }
 }
 
-/** By how much bytes between hosts cost more than they should. */
-static double pace(const struct hkt__profile *profile, double slices)
-{
-    const bool all_send = profile->wait >= 1; /* no root */
-
-    return slices > 1 && all_send && !profile->is_paced ? UNPACED : 1;
-}
-
 void hkt__model_amounts(const struct hkt__profile *profile, const struct hkt__prices *prices,
                         const struct hkt__model_args *args, double out_amounts[HKT__PRICE_COUNT])
 {
@@ -247,8 +236,6 @@ void hkt__model_amounts(const struct hkt__profile *profile, const struct hkt__pr
     consider_paths(&first, profile, n, &rates);
     for (int i = 0; i < HKT__PRICE_COUNT; i++)
         out_amounts[i] = (i == HKT__PRICE_NET_WIRE ? 1 : burden) * (wait * first.amounts[i] + (slices - wait) * rest.amounts[i]);
-    for (int i = HKT__PRICE_NET_WIRE; i < HKT__PRICE_COUNT; i++)
-        out_amounts[i] *= pace(profile, slices);
     out_amounts[HKT__PRICE_CALL] += 1;
 }
 

@@ -255,7 +255,7 @@ static enum hkt_status look(struct maker *maker, struct hkt__profile *profile)
 enum hkt_status hkt__profile_make(const struct hkt__algo *algo, const struct hkt__site *site, int nranks, bool in_place,
                                   struct hkt__profile *out_profile)
 {
-    struct hkt__profile profile = {.waits = {algo->rounds(nranks), 0}, .wait = waiting_share(algo), .is_paced = algo->rounds(nranks) > 1,
+    struct hkt__profile profile = {.waits = {algo->rounds(nranks), 0}, .wait = waiting_share(algo),
                                    .blocks = hkt__vector_blocks(algo->info.coll, nranks)};
     struct maker maker = {.algo = algo, .footing = {site, hkt__site_ranks(site, algo)}, .nranks = nranks, .in_place = in_place};
 

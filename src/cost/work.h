@@ -41,7 +41,6 @@ struct hkt__profile {
     } paths[2];                    /* critical paths of one slice: of small ones, of large ones. See path.h */
     double wire;                   /* bytes / n that the busiest host sends to others, or receives, whichever is more */
     double wait;                   /* share of the waiting that is paid where calls follow each other */
-    bool is_paced;                 /* messages of a slice follow each other, by the registry's formula */
     int32_t blocks, cuts, scratch_chunks; /* what slicing depends on */
 };
 

@@ -3,8 +3,9 @@
  * A plan is a set of queues (sends per peer and lane, receives per peer and lane, local work per lane); each queue has
  * one cursor that counts the entries it has done. A dependency is then a comparison: "queue q has done n entries of
  * this slice". No per-step state, no ready list; slices flow through the queues at their own pace, bounded by channel
- * credit and by scratch instances. Polling never blocks; waiting is exec/wait.h. Steady state allocates nothing, takes no
- * lock, makes no system call except the transport's own. */
+ * credit and by the number of scratch instances, which sends keep to even where no scratch is used (run.c). Polling never
+ * blocks; waiting is exec/wait.h. Steady state allocates nothing, takes no lock, makes no system call except the
+ * transport's own. */
 #ifndef HOCKET_EXEC_EXEC_H
 #define HOCKET_EXEC_EXEC_H
 

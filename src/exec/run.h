@@ -24,6 +24,7 @@ struct hkt__run {
     struct hkt__bind bind;
     uint64_t direct_base;      /* slices of direct plans before this run */
     int32_t slices_free;       /* slices whose scratch instance is known to be free: [0, slices_free) */
+    int32_t slices_near;       /* slices that may be sent: [0, slices_near) */
     int32_t slices_told;       /* direct: slices announced as done to peers */
     int32_t nactive, ncursors, capacity;
     struct hkt__cursor *cursors; /* [replica * nqueues + queue] */
