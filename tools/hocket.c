@@ -17,6 +17,7 @@ static const struct tool tools[] = {
     { "topo", hkt_tool_topo, "the machine as a graph: show, save, draw it, and order ranks on it" },
     { "verify", hkt_tool_verify, "prove schedules right, for any number of ranks" },
     { "explain", hkt_tool_explain, "print a schedule step by step; list the algorithms" },
+    { "train", hkt_tool_train, "train a small GPT on a text, in any layout" },
     { "tune", hkt_tool_tune, "measure this machine, and choose algorithms by it" },
 };
 

@@ -10,6 +10,7 @@
 #include "hocket/pipeline.h"
 #include "hocket/shard.h"
 #include "hocket/status.h"
+#include "hocket/train.h"
 
 #ifdef __cplusplus
 extern "C" {

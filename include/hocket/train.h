@@ -1,0 +1,109 @@
+/* Training a GPT on text, in any layout. One rank calls the same as all others; every call is collective
+ * over the communicator, unless said. What a layout changes is speed and memory, not what is computed: sequences are chosen by
+ * step and place in the batch, dropout and first parameters by place in the whole tensor.
+ *
+ * Bits: with reductions in rank order (HOCKET_DETERMINISTIC=rank_order, which `hocket train` sets) the ZeRO stages, sizes of
+ * buckets, prefetch, overlap and pipeline schedules give the same bits; other counts of ranks differ by rounding. */
+#ifndef HOCKET_TRAIN_H
+#define HOCKET_TRAIN_H
+
+#include <stdint.h>
+
+#include "hocket/comm.h"
+#include "hocket/formulas.h"
+#include "hocket/layout.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum hkt_train_norm { HKT_TRAIN_LAYER_NORM, HKT_TRAIN_RMS_NORM };
+enum hkt_train_optimizer { HKT_TRAIN_ADAMW, HKT_TRAIN_SGD };
+
+/** What to train, how, and how it is cut. Start from hkt_train_defaults. Strings are borrowed during the call. */
+struct hkt_train_config {
+    struct hkt_shape shape;   /* vocab is 256 (bytes) or more */
+    struct hkt_layout layout; /* nranks: of the communicator; global_batch, micro_batch, seq: of a step */
+    const char *mesh;         /* order of axes, as in hocket/mesh.h; NULL: "tp dp pp" */
+    enum hkt_dtype dtype;     /* F32, F64, or BF16 with F32 masters and gradients */
+    enum hkt_train_norm norm;
+    double dropout;
+    uint64_t seed;            /* of first parameters, dropout, and the choice of sequences */
+    enum hkt_recompute recompute;
+    double capacity_factor, balance_weight, z_weight; /* of experts; capacity 0: no token is dropped */
+
+    const char *data;         /* a text; NULL: the licences in /usr/share/common-licenses */
+    double held_out;          /* share at its end that is not trained on, for hkt_trainer_evaluate */
+
+    enum hkt_train_optimizer optimizer;
+    double lr, lr_min;        /* after warm-up lr falls along a cosine to lr_min at decay_steps */
+    int64_t warmup_steps, decay_steps; /* 0: no warm-up; no decay */
+    double beta1, beta2, eps, weight_decay, momentum, clip; /* clip 0: no clipping */
+    double loss_scale;        /* first loss scale; 0: none */
+
+    int64_t bucket_bytes;     /* of gradients, 0: 4 MiB, or a layer in stages 2 and 3 */
+    int prefetch;             /* stage 3: layers gathered ahead */
+    int overlap;              /* 1: gradients travel during backward */
+    int keep_gathered;        /* stage 3: 1: parameters stay from forward to backward */
+    int reduce_every;         /* stages 2, 3: 1: gradients are reduced after every micro-batch */
+};
+
+HKT_API struct hkt_train_config hkt_train_defaults(void);
+
+struct hkt_trainer;
+
+/** Refuses what cannot be (hkt_layout_check and more) before anything is allocated. The communicator is borrowed; NULL: one rank.
+ *  Owns     gives *out_trainer, released by hkt_trainer_destroy
+ *  Errors   INVALID, UNSUPPORTED name the numbers (hkt_parallel_last_error); SYSTEM: the text cannot be read; NOMEM */
+HKT_API HKT_NODISCARD enum hkt_status hkt_trainer_create(const struct hkt_train_config *config, struct hkt_comm *comm,
+                                                         struct hkt_trainer **out_trainer);
+/** Waits for a save in progress. NULL is allowed. */
+HKT_API enum hkt_status hkt_trainer_destroy(struct hkt_trainer *trainer);
+
+/** What a step did. Equal on all ranks, times and memory excepted. */
+struct hkt_train_report {
+    int64_t step;           /* from 1 */
+    int64_t tokens;         /* of this step, on all ranks */
+    double loss;            /* mean over tokens, in nats */
+    double balance, z;      /* the losses of experts, weighted as they were added; 0 without */
+    double grad_norm;       /* before clipping */
+    double lr, loss_scale;
+    int skipped;            /* 1: gradients overflowed, parameters did not change */
+    int64_t dropped;        /* choices of experts that found no room */
+    double seconds;         /* on this rank */
+    double comm_seconds;    /* of them, spent waiting for data-parallel communication */
+    uint64_t memory_bytes;  /* most that this rank held at once since the last report */
+};
+HKT_API HKT_NODISCARD enum hkt_status hkt_trainer_step(struct hkt_trainer *trainer, struct hkt_train_report *out_report);
+
+/** Mean loss on held-out text: the same `batches` global batches at each call.
+ *  Errors   INVALID: nothing is held out, or it is shorter than a sequence */
+HKT_API HKT_NODISCARD enum hkt_status hkt_trainer_evaluate(struct hkt_trainer *trainer, int batches, double *out_loss);
+
+/** Save as DIR/step-N; DIR/latest then names it. With is_async it returns when the state is copied; the next save, or destroy,
+ *  waits and says how it ended. */
+HKT_API HKT_NODISCARD enum hkt_status hkt_trainer_save(struct hkt_trainer *trainer, const char *dir, int is_async);
+/** Go on from the checkpoint that DIR/latest names, or that DIR is, in whatever layout it was made. Bit for bit as if there had
+ *  been no stop, in the same layout.
+ *  Errors   INVALID names what differs between its model and this one, or what is wrong with its files; SYSTEM */
+HKT_API HKT_NODISCARD enum hkt_status hkt_trainer_resume(struct hkt_trainer *trainer, const char *dir);
+/** Take only parameters, for instance from GPT-2's model.safetensors as Hugging Face has it. */
+HKT_API HKT_NODISCARD enum hkt_status hkt_trainer_load_weights(struct hkt_trainer *trainer, const char *dir);
+
+/* Not collective. */
+HKT_API int64_t hkt_trainer_params(const struct hkt_trainer *trainer); /* of the whole model */
+HKT_API int64_t hkt_trainer_steps(const struct hkt_trainer *trainer);
+/** The map of groups, "tp:2 dp:2 pp:1". */
+HKT_API const char *hkt_trainer_mesh(const struct hkt_trainer *trainer);
+HKT_API int64_t hkt_trainer_data_bytes(const struct hkt_trainer *trainer);
+
+/** Bytes of the vectors that collectives of this rank worked on so far, by kind of parallelism ("dp", "tp", "sp", "pp", "ep");
+ *  0 for another name. */
+HKT_API uint64_t hkt_trainer_bytes(const struct hkt_trainer *trainer, const char *axis);
+/** Most bytes held so far of one class: "param", "grad", "main_grad", "optimizer", "activation", "buffer", "comm". */
+HKT_API uint64_t hkt_trainer_memory(const struct hkt_trainer *trainer, const char *kind);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

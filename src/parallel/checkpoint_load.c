@@ -1,0 +1,218 @@
+/* Reading checkpoints: each rank reads the elements that it updates, wherever and by how many ranks they were written. */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "parallel/checkpoint.h"
+#include "parallel/fail.h"
+
+#define READ_ELEMS 8192
+
+enum hkt_status hkt__agree(struct hkt_comm *comm, enum hkt_status mine, const char *what)
+{
+    int32_t send[2] = { mine < 0 ? (int32_t)mine : 0, 0 }, worst[2] = { 0, 0 };
+
+    if (comm == NULL)
+        return mine;
+    send[1] = mine < 0 ? INT32_MAX - hkt_comm_rank(comm) : 0; /* the largest is of the lowest rank that failed */
+    const enum hkt_status rc = hkt_all_reduce(&send[0], &worst[0], 1, HKT_INT32, HKT_MIN, comm, NULL);
+    const enum hkt_status rc2 = rc == HKT_OK ? hkt_all_reduce(&send[1], &worst[1], 1, HKT_INT32, HKT_MAX, comm, NULL) : rc;
+
+    if (rc2 < 0)
+        return hkt__parallel_pass(rc2, what);
+    if (mine < 0 || worst[0] == 0)
+        return mine;
+    return hkt__parallel_fail((enum hkt_status)worst[0], "%s: rank %d failed (%s)", what, INT32_MAX - worst[1],
+                              hkt_status_text((enum hkt_status)worst[0]));
+}
+
+enum hkt_status hkt__checkpoint_find(const char *dir, char *out_path, size_t bytes)
+{
+    char path[HKT__ST_PATH_MAX], name[128] = "";
+
+    snprintf(path, sizeof path, "%s/model.safetensors", dir);
+    if (access(path, F_OK) == 0) {
+        snprintf(out_path, bytes, "%s", dir);
+        return HKT_OK;
+    }
+    snprintf(path, sizeof path, "%s/latest", dir);
+    const int fd = open(path, O_RDONLY | O_CLOEXEC);
+    const ssize_t got = fd < 0 ? -1 : read(fd, name, sizeof name - 1);
+    const int error = errno;
+
+    if (fd >= 0)
+        close(fd);
+    if (got <= 0)
+        return hkt__parallel_fail(fd < 0 ? HKT_ERR_SYSTEM : HKT_ERR_INVALID,
+                                  "%s holds no checkpoint: neither model.safetensors nor a readable \"latest\" (%s)", dir,
+                                  fd < 0 ? strerror(error) : "it is empty");
+    name[strcspn(name, "\n")] = '\0';
+    if (strchr(name, '/') != NULL)
+        return hkt__parallel_fail(HKT_ERR_INVALID, "%s does not name a checkpoint: \"%s\"", path, name);
+    snprintf(out_path, bytes, "%s/%s", dir, name);
+    /* Who died while saving the same step again left the first one under this name. */
+    if (access(out_path, F_OK) < 0)
+        snprintf(out_path, bytes, "%s/%s.old", dir, name);
+    return HKT_OK;
+}
+
+/* ---- numbers of other types ---- */
+
+static double from_half(uint16_t bits)
+{
+    const int exponent = bits >> 10 & 31, mantissa = bits & 1023;
+    const double sign = bits >> 15 ? -1 : 1;
+
+    if (exponent == 31)
+        return mantissa != 0 ? (double)__builtin_nanf("") : sign * __builtin_inf();
+    return sign * __builtin_ldexp(exponent == 0 ? mantissa : mantissa + 1024, (exponent == 0 ? 1 : exponent) - 25);
+}
+
+static double as_double(const void *from, int64_t i, enum hkt_dtype dtype)
+{
+    float single;
+    double value = 0;
+    uint16_t half;
+    uint32_t wide;
+
+    switch (dtype) {
+    case HKT_F64:
+        memcpy(&value, (const char *)from + 8 * i, 8);
+        return value;
+    case HKT_F32:
+        memcpy(&single, (const char *)from + 4 * i, 4);
+        return (double)single;
+    case HKT_BF16:
+        memcpy(&half, (const char *)from + 2 * i, 2);
+        wide = (uint32_t)half << 16;
+        memcpy(&single, &wide, 4);
+        return (double)single;
+    default:
+        memcpy(&half, (const char *)from + 2 * i, 2);
+        return from_half(half);
+    }
+}
+
+/* ---- reading ---- */
+
+struct reader {
+    const struct hkt__checkpoint *checkpoint;
+    const struct hkt__files *files;
+    const struct hkt__st_file *file;
+    const struct hkt__math_ops *real_ops;
+    const char *prefix;
+    uint64_t bytes;
+};
+
+static enum hkt_status read_block(struct reader *r, const struct hkt__st_tensor *tensor, const struct hkt__file_block *block,
+                                  char *run)
+{
+    const size_t size = hkt_dtype_size(tensor->dtype), bytes = r->checkpoint->ops->real_bytes;
+    char raw[READ_ELEMS * sizeof(double)];
+    enum hkt_status rc = HKT_OK;
+
+    for (int64_t done = 0, part; done < block->count && rc == HKT_OK; done += part) {
+        part = block->count - done < READ_ELEMS ? block->count - done : READ_ELEMS;
+        rc = hkt__st_read(r->file, tensor, (uint64_t)(block->file_first + done) * size, raw, (uint64_t)part * size);
+        r->bytes += (uint64_t)part * size;
+        for (int64_t i = 0; i < part && rc == HKT_OK; i++) {
+            char *to = run + (size_t)(block->run_first + (done + i) * block->run_stride) * bytes;
+            const double value = as_double(raw, i, tensor->dtype);
+
+            if (tensor->dtype == r->checkpoint->ops->real)
+                memcpy(to, raw + (size_t)i * size, bytes);
+            else
+                r->real_ops->from_f64(to, &value, 1);
+        }
+    }
+    return rc;
+}
+
+static enum hkt_status find_tensor(const struct reader *r, int index, const struct hkt__st_tensor **out_tensor)
+{
+    const struct hkt__st_tensor *want = &r->files->tensors[index], *got;
+    char name[HKT__ST_NAME_MAX];
+
+    snprintf(name, sizeof name, "%s%.100s", r->prefix, want->name);
+    got = hkt__st_find(r->file, name);
+    /* Hugging Face's own files leave this prefix out. */
+    if (got == NULL && strncmp(want->name, "transformer.", 12) == 0) {
+        snprintf(name, sizeof name, "%s%.100s", r->prefix, want->name + 12);
+        got = hkt__st_find(r->file, name);
+    }
+    if (got == NULL)
+        return hkt__parallel_fail(HKT_ERR_INVALID, "%s has no tensor %s%s: it is of another model", r->file->path, r->prefix,
+                                  want->name);
+    if (got->dtype != HKT_F64 && got->dtype != HKT_F32 && got->dtype != HKT_F16 && got->dtype != HKT_BF16)
+        return hkt__parallel_fail(HKT_ERR_INVALID, "%s: tensor %s does not hold floating-point numbers", r->file->path, name);
+    if (got->ndims != want->ndims || memcmp(got->shape, want->shape, (size_t)got->ndims * sizeof got->shape[0]) != 0)
+        return hkt__parallel_fail(HKT_ERR_INVALID, "%s: tensor %s is %lld x %lld, this model's is %lld x %lld", r->file->path,
+                                  name, (long long)got->shape[0], got->ndims > 1 ? (long long)got->shape[1] : 1LL,
+                                  (long long)want->shape[0], want->ndims > 1 ? (long long)want->shape[1] : 1LL);
+    *out_tensor = got;
+    return HKT_OK;
+}
+
+static enum hkt_status read_state(struct reader *r, enum hkt__state state)
+{
+    const struct hkt__own *own = r->checkpoint->own;
+    struct hkt__own_cursor cursor = { 0 };
+    struct hkt__run run;
+    enum hkt_status rc = HKT_OK;
+
+    while (rc == HKT_OK && hkt__own_next(own, false, &cursor, &run)) {
+        const struct hkt__st_tensor *tensor = NULL;
+        struct hkt__file_block block;
+
+        rc = find_tensor(r, r->files->tensor[run.param], &tensor);
+        for (int64_t at = 0; rc == HKT_OK && hkt__files_next(r->files, own, &run, &at, &block);)
+            rc = read_block(r, tensor, &block, hkt__engine_state(r->checkpoint->engine, &run, state));
+    }
+    return rc;
+}
+
+static enum hkt_status read_file(struct reader *r, const char *path, const char *name, enum hkt__state first,
+                                 enum hkt__state last)
+{
+    static const char *const prefixes[HKT__STATE_COUNT] = { "", "exp_avg.", "exp_avg_sq." };
+    char full[HKT__ST_PATH_MAX + 32];
+    struct hkt__st_file file;
+    enum hkt_status rc;
+
+    snprintf(full, sizeof full, "%s/%s", path, name);
+    rc = hkt__st_open(full, &file);
+    if (rc < 0)
+        return rc;
+    r->file = &file;
+    for (int state = first; state <= (int)last && rc == HKT_OK; state++) {
+        r->prefix = prefixes[state];
+        if (hkt__engine_has_state(r->checkpoint->engine, (enum hkt__state)state))
+            rc = read_state(r, (enum hkt__state)state);
+    }
+    hkt__st_close(&file);
+    return rc;
+}
+
+enum hkt_status hkt__checkpoint_load(const struct hkt__checkpoint *checkpoint, const char *path, bool weights_only,
+                                     uint64_t *out_bytes_read)
+{
+    struct hkt__files files;
+    struct reader r = { .checkpoint = checkpoint, .files = &files,
+                        .real_ops = hkt__math_ops_of(checkpoint->ops->real) };
+    enum hkt_status rc = hkt__files_init(checkpoint->own, checkpoint->infos, checkpoint->ops->real, &files);
+
+    if (rc == HKT_OK) {
+        rc = read_file(&r, path, "model.safetensors", HKT__STATE_MASTER, HKT__STATE_MASTER);
+        if (rc == HKT_OK && !weights_only)
+            rc = read_file(&r, path, "optimizer.safetensors", HKT__STATE_MOMENT1, HKT__STATE_MOMENT2);
+        hkt__files_fini(&files);
+    }
+    rc = hkt__agree(checkpoint->comm, rc, "loading a checkpoint");
+    if (rc == HKT_OK)
+        rc = hkt__engine_publish(checkpoint->engine);
+    if (rc == HKT_OK && out_bytes_read != NULL)
+        *out_bytes_read = r.bytes;
+    return rc;
+}

@@ -1,0 +1,47 @@
+/* The trainer, opened: what train.c (making), train_step.c (steps) and train_save.c (checkpoints) share. */
+#ifndef HOCKET_PARALLEL_TRAIN_STATE_H
+#define HOCKET_PARALLEL_TRAIN_STATE_H
+
+#include "hocket/train.h"
+#include "parallel/checkpoint.h"
+#include "parallel/data.h"
+#include "parallel/engine.h"
+#include "parallel/gpt.h"
+
+struct hkt_trainer {
+    struct hkt_train_config config; /* strings are NULL */
+    struct hkt_comm *comm;          /* borrowed; NULL: one rank */
+    struct hkt_comm *save_comm;     /* of saves, which may run in a thread */
+    struct hkt_mesh *mesh;
+    int rank, nranks;
+    struct hkt__memory memory;
+    uint64_t peak[HKT__MEMORY_COUNT];
+    struct hkt__gpt *gpt;
+    struct hkt__engine *engine;
+    struct hkt__gpt_param *infos; /* [nparams] */
+    struct hkt__data data;
+    struct hkt_pipe *pipe, *forward;
+    struct hkt__gpt_micro *micros; /* [nmicros], over ids and targets */
+    int32_t *ids, *targets;
+    int64_t nmicros;
+    int64_t step; /* made so far, skipped ones included */
+    struct hkt__save *save;
+};
+
+/** The model of a training configuration. Its own axes, not yet cut: what the files of a checkpoint hold. */
+struct hkt__gpt_config hkt__train_model(const struct hkt_train_config *config);
+/** The hooks by which the model reaches the engine. arg is the trainer. */
+extern const struct hkt__gpt_hooks hkt__train_hooks;
+
+/* The shape of a model as texts of a checkpoint. */
+#define HKT__SHAPE_FIELDS_MAX 24
+struct hkt__shape_texts {
+    struct hkt__st_meta metas[HKT__SHAPE_FIELDS_MAX];
+    char values[HKT__SHAPE_FIELDS_MAX][32];
+    int count;
+};
+void hkt__shape_texts(const struct hkt_train_config *config, struct hkt__shape_texts *out_texts);
+/** Read them back into `config`. INVALID: the file names none. */
+HKT_NODISCARD enum hkt_status hkt__shape_read(const struct hkt__st_file *file, struct hkt_train_config *config);
+
+#endif

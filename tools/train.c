@@ -1,0 +1,160 @@
+/* `hocket train`: trains a GPT on a text, in any layout. Rank 0 speaks; the others do the same in silence. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tools.h"
+#include "train.h"
+
+struct run {
+    struct train_options options;
+    struct hkt_comm *comm;
+    struct hkt_trainer *trainer;
+    struct train_point *points; /* one a step */
+    long count;
+    bool speaks;
+};
+
+static int failed(const struct run *run, const char *what)
+{
+    /* Every rank fails alike; one tells, unless only another knows why. */
+    if (run->speaks)
+        hkt_tool_say("train", "%s: %s", what, hkt_parallel_last_error());
+    return TOOL_FAILED;
+}
+
+static void print_head(const struct run *run)
+{
+    const struct hkt_layout *l = &run->options.config.layout;
+
+    printf("%lld parameters (%s), %lld bytes of text, mesh %s, zero %d, schedule %s\n"
+           "%lld sequences of %lld tokens a step, in micro-batches of %lld\n",
+           (long long)hkt_trainer_params(run->trainer), hkt_dtype_name(run->options.config.dtype),
+           (long long)hkt_trainer_data_bytes(run->trainer), hkt_trainer_mesh(run->trainer), l->zero,
+           hkt_pipe_kind_name(l->schedule), (long long)l->global_batch, (long long)l->seq, (long long)l->micro_batch);
+    printf("%8s %9s %9s %10s %9s %8s\n", "step", "loss", "norm", "tokens/s", "memory", "waiting");
+    fflush(stdout);
+}
+
+static void print_line(const struct run *run)
+{
+    const struct train_point *point = &run->points[run->count - 1];
+    const struct hkt_train_report *r = &point->report;
+    char memory[32];
+
+    snprintf(memory, sizeof memory, "%.1f MiB", (double)r->memory_bytes / 1048576);
+    printf("%8lld %9.4f %9.3f %10.0f %9s %7.1f%%", (long long)r->step, r->loss, r->grad_norm, (double)r->tokens / r->seconds,
+           memory, 100 * r->comm_seconds / r->seconds);
+    if (!isnan(point->held_out))
+        printf("  held out %.4f", point->held_out);
+    if (r->dropped > 0)
+        printf("  dropped %lld", (long long)r->dropped);
+    puts(r->skipped ? "  overflow, skipped" : "");
+    fflush(stdout);
+}
+
+/* Whether something that happens each `every` steps happens after this one; every 0: at the end. */
+static bool is_due(long every, long step, long last)
+{
+    return step == last || (every > 0 && step % every == 0);
+}
+
+static int one_step(struct run *run, long step)
+{
+    const struct train_options *o = &run->options;
+    struct train_point *point = &run->points[run->count++];
+
+    point->held_out = NAN;
+    if (hkt_trainer_step(run->trainer, &point->report) < 0)
+        return failed(run, "a step");
+    if (!isfinite(point->report.loss)) {
+        if (run->speaks)
+            hkt_tool_say("train", "step %ld: the loss is %g; a lower --lr may help", step, point->report.loss);
+        return TOOL_FAILED;
+    }
+    if (o->eval_batches > 0 && o->config.held_out > 0 && is_due(o->eval_every, step, o->steps)
+        && hkt_trainer_evaluate(run->trainer, (int)o->eval_batches, &point->held_out) < 0)
+        return failed(run, "held-out text");
+    if (run->speaks && (step == 1 || is_due(o->every, step, o->steps) || !isnan(point->held_out)))
+        print_line(run);
+    if (o->save != NULL && is_due(o->save_every, step, o->steps)
+        && hkt_trainer_save(run->trainer, o->save, !o->saves_sync) < 0)
+        return failed(run, "a checkpoint");
+    return TOOL_OK;
+}
+
+static int write_files(const struct run *run)
+{
+    const struct train_options *o = &run->options;
+    int code = TOOL_OK;
+
+    if (!run->speaks || run->count == 0)
+        return TOOL_OK;
+    if (o->svg != NULL)
+        code = train_write_svg(o->svg, run->points, run->count);
+    if (o->json != NULL && code == TOOL_OK)
+        code = train_write_json(o->json, o, run->trainer, run->points, run->count);
+    return code;
+}
+
+static int train(struct run *run)
+{
+    const struct train_options *o = &run->options;
+    int code = TOOL_OK;
+
+    if (o->weights != NULL && hkt_trainer_load_weights(run->trainer, o->weights) < 0)
+        return failed(run, "--weights");
+    if (o->resume != NULL && hkt_trainer_resume(run->trainer, o->resume) < 0)
+        return failed(run, "--resume");
+    const long first = (long)hkt_trainer_steps(run->trainer) + 1;
+
+    if (run->speaks)
+        print_head(run);
+    run->points = calloc((size_t)(o->steps >= first ? o->steps - first + 1 : 1), sizeof *run->points);
+    if (run->points == NULL) {
+        hkt_tool_say("train", "no memory for a log of %ld steps", o->steps);
+        return TOOL_FAILED;
+    }
+    for (long step = first; step <= o->steps && code == TOOL_OK; step++)
+        code = one_step(run, step);
+    return code == TOOL_OK ? write_files(run) : code;
+}
+
+static int close_run(struct run *run, int code)
+{
+    /* A save in progress ends here. */
+    if (run->trainer != NULL && hkt_trainer_destroy(run->trainer) < 0 && code == TOOL_OK)
+        code = failed(run, "the end");
+    free(run->points);
+    if (run->comm != NULL && hkt_comm_destroy(run->comm) < 0 && code == TOOL_OK)
+        code = TOOL_FAILED;
+    return code;
+}
+
+int hkt_tool_train(int argc, char **argv)
+{
+    static struct run run;
+    const char *rank = getenv("HOCKET_RANK");
+    int code;
+
+    run.speaks = rank == NULL || strcmp(rank, "0") == 0;
+    code = train_options_read(argc, argv, run.speaks, &run.options);
+    if (code >= 0)
+        return code;
+    if (!run.options.is_fast && setenv("HOCKET_DETERMINISTIC", "rank_order", 0) != 0)
+        return TOOL_FAILED;
+    if (hkt_comm_init_env(&run.comm, NULL) < 0) {
+        hkt_tool_say("train", "%s", hkt_last_error());
+        return TOOL_FAILED;
+    }
+    run.speaks = hkt_comm_rank(run.comm) == 0;
+    const enum hkt_status rc = hkt_trainer_create(&run.options.config, run.comm, &run.trainer);
+
+    if (rc < 0) {
+        run.trainer = NULL;
+        if (run.speaks)
+            hkt_tool_say("train", "%s", hkt_parallel_last_error());
+        return close_run(&run, rc == HKT_ERR_INVALID || rc == HKT_ERR_UNSUPPORTED ? TOOL_USAGE : TOOL_FAILED);
+    }
+    return close_run(&run, train(&run));
+}

@@ -1,0 +1,30 @@
+/* What the parts of `hocket train` share: options, and what is kept of a run. */
+#ifndef HOCKET_TOOLS_TRAIN_H
+#define HOCKET_TOOLS_TRAIN_H
+
+#include <hocket/hocket.h>
+#include <hocket/parallel.h>
+#include <stdbool.h>
+
+struct train_options {
+    struct hkt_train_config config;
+    char data[4096], mesh[64];
+    long steps, every, save_every, eval_every, eval_batches;
+    bool saves_sync, is_fast;
+    const char *save, *resume, *weights, *json, *svg;
+};
+
+/** -1: go on; else the exit code. Only `speaks` says what is wrong. */
+int train_options_read(int argc, char **argv, bool speaks, struct train_options *out_options);
+
+struct train_point {
+    struct hkt_train_report report;
+    double held_out; /* NAN: not measured here */
+};
+
+/** Write the loss over steps as SVG, or the whole run as JSON. Returns an exit code. */
+int train_write_svg(const char *path, const struct train_point *points, long count);
+int train_write_json(const char *path, const struct train_options *options, const struct hkt_trainer *trainer,
+                     const struct train_point *points, long count);
+
+#endif
