@@ -89,7 +89,7 @@ struct hkt_pipe_times {
 struct hkt_pipe_opts {
     enum hkt_pipe_kind kind;
     int stages, micros;
-    int chunks;                  /* of the interleaved schedule, at least 2; 0 or 1 for the others */
+    int chunks;                  /* interleaved: at least 2; forward: any; 0 or 1 for the others */
     struct hkt_pipe_times times; /* by which the order of messages is chosen; all 0: HKT_PIPE_TIMES_UNIT */
 };
 
@@ -139,7 +139,7 @@ HKT_API void hkt_pipe_sim_destroy(struct hkt_pipe_sim *sim);
 HKT_API double hkt_pipe_sim_imbalance(const struct hkt_pipe_sim *sim, int *out_stage);
 
 /** Idle time of a stage by closed form; makespan = compute + bubble. stages - 1 times f + b + w, times f + b - w with
- *  ZB-H1, times f forward only. It equals the simulation with send 0. -1 where no closed form holds: interleaved
+ *  ZB-H1, times f forward only. It equals the simulation with send 0. -1 where no closed form holds: several chunks
  *  unless stages divides micros, ZB-H1 unless micros >= stages and w is at most f and b. */
 HKT_API int64_t hkt_pipe_bubble(const struct hkt_pipe_opts *opts);
 

@@ -154,7 +154,7 @@ static enum hkt_status check_opts(const struct hkt_pipe_opts *opts)
                                   "an interleaved schedule has at least 2 chunks per stage, not %d; with "
                                   "1 it is 1f1b",
                                   chunks);
-    if (opts->kind != HKT_PIPE_INTERLEAVED && chunks > 1)
+    if (opts->kind != HKT_PIPE_INTERLEAVED && opts->kind != HKT_PIPE_FORWARD && chunks > 1)
         return hkt__parallel_fail(HKT_ERR_INVALID, "%d chunks per stage need the interleaved schedule; %s has 1",
                                   chunks, hkt_pipe_kind_name(opts->kind));
     if ((int64_t)opts->stages * chunks * opts->micros > HKT_PIPE_OPS_MAX / 7)

@@ -76,6 +76,15 @@ static void put_turn(const struct hkt_pipe *pipe, struct list *list, enum hkt_pi
         put(list, kind, micro, kind == HKT_PIPE_F ? chunk : pipe->chunks - 1 - chunk);
 }
 
+/* As the forward pass of the interleaved schedule; with one chunk, micro-batch after micro-batch. */
+static void order_forward(const struct hkt_pipe *pipe, struct list *list)
+{
+    const int groups = (pipe->micros + pipe->stages - 1) / pipe->stages, turns = groups * pipe->stages * pipe->chunks;
+
+    for (int f = 0; f < turns; f++)
+        put_turn(pipe, list, HKT_PIPE_F, f);
+}
+
 /* Stage i runs so many F ahead that its first B finds all chunks of the first group forwarded, and 2 (p - 1 - i)
  * more, the way to the last stage and back. */
 static void order_interleaved(const struct hkt_pipe *pipe, int stage, struct list *list)
@@ -98,7 +107,7 @@ int hkt__pipe_order(const struct hkt_pipe *pipe, int stage, struct hkt_pipe_op *
 
     switch (pipe->kind) {
     case HKT_PIPE_FORWARD:
-        all_of(&list, HKT_PIPE_F, pipe->micros);
+        order_forward(pipe, &list);
         break;
     case HKT_PIPE_GPIPE:
         all_of(&list, HKT_PIPE_F, pipe->micros);

@@ -271,7 +271,7 @@ int64_t hkt_pipe_bubble(const struct hkt_pipe_opts *opts)
     const struct hkt_pipe_times times = hkt__pipe_times_or_unit(&opts->times);
     const int64_t rest = opts->stages - 1;
 
-    if (opts->kind == HKT_PIPE_FORWARD)
+    if (opts->kind == HKT_PIPE_FORWARD && (opts->chunks <= 1 || opts->micros % opts->stages == 0))
         return rest * times.f;
     if (opts->kind == HKT_PIPE_GPIPE || opts->kind == HKT_PIPE_1F1B)
         return rest * (times.f + times.b + times.w);

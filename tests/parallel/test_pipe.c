@@ -60,7 +60,7 @@ static void simulated_bubbles_are_the_closed_forms(void **state)
             for (int micros = 1; micros <= 17; micros++)
                 for (size_t t = 0; t < sizeof some_times / sizeof some_times[0]; t++) {
                     const struct hkt_pipe_times *times = &some_times[t];
-                    const int chunks = kind == HKT_PIPE_INTERLEAVED ? 2 + micros % 3 : 1;
+                    const int chunks = kind == HKT_PIPE_INTERLEAVED ? 2 + micros % 3 : kind == HKT_PIPE_FORWARD ? 1 + micros % 2 : 1;
                     const struct hkt_pipe_opts opts = { (enum hkt_pipe_kind)kind, stages, micros, chunks, *times };
                     const int64_t bubble = hkt_pipe_bubble(&opts);
                     const int64_t each = kind == HKT_PIPE_FORWARD ? times->f : times->f + times->b + times->w;
@@ -158,9 +158,10 @@ static void any_number_of_micro_batches(void **state)
     for (int stages = 1; stages <= 7; stages++)
         for (int micros = 1; micros <= 15; micros++)
             for (int kind = 0; kind < HKT_PIPE_KIND_COUNT; kind++)
-                for (int chunks = 2; chunks <= (kind == HKT_PIPE_INTERLEAVED ? 4 : 2); chunks++) {
-                    struct hkt_pipe *pipe =
-                        build((enum hkt_pipe_kind)kind, stages, micros, kind == HKT_PIPE_INTERLEAVED ? chunks : 1);
+                for (int chunks = 2; chunks <= (kind == HKT_PIPE_INTERLEAVED || kind == HKT_PIPE_FORWARD ? 4 : 2);
+                     chunks++) {
+                    const int is_cut = kind == HKT_PIPE_INTERLEAVED || kind == HKT_PIPE_FORWARD;
+                    struct hkt_pipe *pipe = build((enum hkt_pipe_kind)kind, stages, micros, is_cut ? chunks : 1);
                     struct hkt_pipe_sim *free_sim = simulate(pipe, (struct hkt_pipe_times){ 2, 3, 2, 1 }, 0);
                     struct hkt_pipe_sim *sim = simulate(pipe, (struct hkt_pipe_times){ 2, 3, 2, 1 }, 1);
 
