@@ -64,7 +64,7 @@ bool hkt_tool_parse_bytes(const char *text, size_t *out_bytes)
     const char *suffixes = "KMGT", *suffix = *end != '\0' ? strchr(suffixes, *end & ~0x20) : NULL;
     double scale = 1;
 
-    if (end == text || value < 0)
+    if (end == text || !(value >= 0)) /* NaN too */
         return false;
     if (suffix != NULL) {
         for (const char *s = suffixes; s <= suffix; s++)

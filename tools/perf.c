@@ -10,7 +10,9 @@
 #include "perf.h"
 #include "tools.h"
 
-#define BUCKET_BYTES (25u << 20) /* DistributedDataParallel's default bucket_cap_mb */
+#define BUCKET_BYTES (25u << 20)      /* DistributedDataParallel's default bucket_cap_mb */
+#define BUCKET_FIRST_BYTES (1u << 20) /* and its first bucket (torch/csrc/distributed/c10d/reducer.hpp) */
+#define REPLAY_BYTES (256u << 20)     /* buffer of a replay, unless --maxbytes is larger */
 
 /** One thread of this process. */
 struct worker {
@@ -117,6 +119,13 @@ static bool run_case(struct perf_rank *rank, struct perf_case *c, struct perf_re
         c->in_place = i == 1;
         const enum hkt_status rc = perf_measure(rank, c, &results[i]);
 
+        if (rc == HKT_ERR_UNSUPPORTED && i == 1) { /* on all ranks; a forced algorithm may need two buffers */
+            if (rank->rank == 0 && !rank->has_told)
+                hkt_tool_say("perf", "in place is left out: %s", hkt_last_error());
+            rank->has_told = true;
+            results[1] = (struct perf_result){0};
+            break;
+        }
         if (rc < 0) {
             hkt_tool_say("perf", "rank %d: %s: %s", rank->rank, hkt_status_name(rc), hkt_last_error());
             return false;
@@ -161,6 +170,8 @@ static bool run_size(struct perf_rank *rank, size_t bytes, struct perf_report *r
             if (!is_reduction(c.coll))
                 break;
         }
+        if (options->coll == HKT_BARRIER)
+            break; /* has no type */
     }
     return true;
 }
@@ -199,11 +210,11 @@ static bool replay_call(struct perf_rank *rank, size_t elems, struct perf_result
     return true;
 }
 
-/** The gradients of a model in buckets: a bucket closes when the next tensor would overfill it. Tensors larger than the
- *  buffer are replayed in parts of a bucket. */
+/** The gradients of a model in buckets, as DistributedDataParallel fills them: a bucket closes when it has reached its size,
+ *  and the first is small, so that communication begins early. What is larger than the buffer is replayed in parts. */
 static bool run_replay(struct perf_rank *rank, const struct perf_model *model, struct perf_report *report, int64_t *wrong)
 {
-    const size_t cap = rank->options->per_tensor ? 0 : BUCKET_BYTES / 4;
+    const bool per_tensor = rank->options->per_tensor;
     const size_t most = rank->buffer_bytes / 4;
     struct perf_result sum = {0};
     struct perf_case c = {.coll = HKT_ALL_REDUCE, .dtype = HKT_F32, .op = HKT_SUM};
@@ -212,10 +223,11 @@ static bool run_replay(struct perf_rank *rank, const struct perf_model *model, s
     char what[64];
 
     perf_make_patterns(rank, &c);
-    for (int i = 0; i <= model->count; i++) {
-        const size_t next = i < model->count ? model->sizes[i] : 0;
-
-        while (bucket > 0 && (i == model->count || bucket + next > cap || bucket > most)) {
+    for (int i = 0; i < model->count; i++) {
+        bucket += model->sizes[i];
+        if (!per_tensor && i + 1 < model->count && bucket < (calls == 0 ? BUCKET_FIRST_BYTES : BUCKET_BYTES) / 4)
+            continue;
+        while (bucket > 0) {
             const size_t part = bucket < most ? bucket : most;
 
             if (!replay_call(rank, part, &sum, wrong))
@@ -224,11 +236,10 @@ static bool run_replay(struct perf_rank *rank, const struct perf_model *model, s
             total += part;
             calls++;
         }
-        bucket += next;
     }
     sum.algbw = (double)total * 4 / (sum.time_us * 1e3);
     sum.busbw = sum.algbw * perf_bus_factor(HKT_ALL_REDUCE, rank->nranks);
-    snprintf(what, sizeof what, "%s %s", model->name, cap > 0 ? "25 MB buckets" : "per tensor");
+    snprintf(what, sizeof what, "%s %s", model->name, per_tensor ? "per tensor" : "25 MB buckets");
     perf_report_replay(report, what, calls, (double)total * 4, &sum);
     return true;
 }
@@ -257,37 +268,55 @@ static struct cost cost_now(void)
 }
 
 /** What the measurement cost: tells a rank that waits from one that burns its core. */
-static enum hkt_status cost_since(struct perf_rank *rank, const struct cost *start, struct cost *out_cost)
+static enum hkt_status cost_since(struct perf_rank *rank, const struct cost *start, struct perf_end *out_end)
 {
-    const struct cost end = cost_now();
+    const struct cost now = cost_now();
 
-    *out_cost = (struct cost){{end.cpu[0] - start->cpu[0], end.cpu[1] - start->cpu[1]}, end.wall - start->wall};
-    return hkt_all_reduce(out_cost->cpu, out_cost->cpu, 2, HKT_F64, HKT_SUM, rank->comm, NULL);
+    out_end->cpu_s[0] = now.cpu[0] - start->cpu[0];
+    out_end->cpu_s[1] = now.cpu[1] - start->cpu[1];
+    out_end->wall_s = now.wall - start->wall;
+    return hkt_all_reduce(out_end->cpu_s, out_end->cpu_s, 2, HKT_F64, HKT_SUM, rank->side, NULL);
+}
+
+/** Rank 0 opens the report; all ranks go on only when it could. */
+static bool open_report(struct perf_rank *rank, struct perf_report **out_report)
+{
+    struct perf_report *report = rank->rank == 0 ? perf_report_open(rank->options, rank) : NULL;
+    int32_t is_open = report != NULL;
+
+    *out_report = report;
+    const enum hkt_status rc = hkt_broadcast(&is_open, &is_open, 1, HKT_INT32, 0, rank->side, NULL);
+
+    if (rc < 0)
+        hkt_tool_say("perf", "rank %d: %s: %s", rank->rank, hkt_status_name(rc), hkt_last_error());
+    return rc == HKT_OK && is_open;
 }
 
 static int measure_all(struct perf_rank *rank)
 {
     const struct cost start = cost_now();
-    struct cost cost = start;
+    struct perf_report *report;
     struct perf_model model = {0};
+    struct perf_end end = {0};
     int64_t wrong = 0;
     bool ok;
 
     if (!allocate(rank)) {
         hkt_tool_say("perf", "rank %d: no memory for two buffers of %zu bytes; lower --maxbytes", rank->rank,
                      rank->options->bytes_max);
+        hkt_comm_revoke(rank->side);
         hkt_comm_revoke(rank->comm);
         return TOOL_FAILED;
     }
-    struct perf_report *report = rank->rank == 0 ? perf_report_open(rank->options, rank) : NULL;
-
+    if (!open_report(rank, &report))
+        return TOOL_FAILED;
     if (rank->options->replay == NULL)
         ok = run_sweep(rank, report, &wrong);
     else
         ok = perf_model_make(rank->options->replay, &model) && run_replay(rank, &model, report, &wrong);
     free(model.sizes);
-    ok = ok && cost_since(rank, &start, &cost) == HKT_OK;
-    ok &= perf_report_close(report, cost.cpu, cost.wall);
+    end.completed = ok && cost_since(rank, &start, &end) == HKT_OK;
+    ok = perf_report_close(report, &end) && end.completed;
     return ok && wrong == 0 ? TOOL_OK : TOOL_FAILED;
 }
 
@@ -303,11 +332,22 @@ static void *work(void *arg)
         hkt_tool_say("perf", "rank %d: %s: %s", worker->index, hkt_status_name(rc), hkt_last_error());
         return NULL;
     }
-    worker->rank.rank = hkt_comm_rank(worker->rank.comm);
-    worker->rank.nranks = hkt_comm_size(worker->rank.comm);
-    worker->code = measure_all(&worker->rank);
-    release(&worker->rank);
-    if (hkt_comm_destroy(worker->rank.comm) < 0)
+    struct perf_rank *rank = &worker->rank;
+    struct hkt_config side = *worker->config;
+
+    side.algo = "";
+    rank->rank = hkt_comm_rank(rank->comm);
+    rank->nranks = hkt_comm_size(rank->comm);
+    rc = hkt_comm_split(rank->comm, 0, rank->rank, &side, &rank->side);
+    if (rc < 0) {
+        hkt_tool_say("perf", "rank %d: %s: %s", rank->rank, hkt_status_name(rc), hkt_last_error());
+    } else {
+        worker->code = measure_all(rank);
+        release(rank);
+    }
+    if (hkt_comm_destroy(rank->side) < 0)
+        worker->code = TOOL_FAILED;
+    if (hkt_comm_destroy(rank->comm) < 0)
         worker->code = TOOL_FAILED;
     return NULL;
 }
@@ -357,14 +397,21 @@ static const char *algo_setting(const struct perf_options *options, char *text, 
     return text;
 }
 
-/** What can be refused before ranks meet. */
-static int check_options(const struct perf_options *options)
+/** What can be refused before ranks meet; room for a replay. */
+static int check_options(struct perf_options *options)
 {
     struct perf_model model;
 
     if (options->replay != NULL) {
         if (!perf_model_make(options->replay, &model))
             return hkt_tool_usage("perf", "--replay knows %s, not \"%s\"", perf_model_names(), options->replay);
+        size_t largest = 0;
+
+        for (int i = 0; i < model.count; i++)
+            largest = model.sizes[i] * 4 > largest ? model.sizes[i] * 4 : largest;
+        largest += BUCKET_BYTES; /* a bucket that it closes */
+        largest = largest < REPLAY_BYTES ? largest : REPLAY_BYTES;
+        options->bytes_max = largest > options->bytes_max ? largest : options->bytes_max;
         free(model.sizes);
     }
     if (!is_reduction(options->coll))
@@ -387,8 +434,6 @@ int hkt_tool_perf(int argc, char **argv)
         return code;
     if (check_options(&options) != TOOL_OK)
         return TOOL_USAGE;
-    if (options.replay != NULL)
-        options.bytes_max = options.bytes_max > (64u << 20) ? options.bytes_max : 64u << 20;
     config.algo = algo_setting(&options, algo, sizeof algo);
     config.transport = options.transport;
     struct hkt_comm *comm;
@@ -410,7 +455,7 @@ int hkt_tool_perf(int argc, char **argv)
         hkt_comm_destroy(comm);
         return code;
     }
-    struct worker worker = {.rank = {.options = &options, .comm = comm}};
+    struct worker worker = {.rank = {.options = &options, .comm = comm}, .config = &config};
 
     work(&worker);
     return worker.code;

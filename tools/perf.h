@@ -47,6 +47,7 @@ struct perf_case {
 /** One rank's state: its communicator and buffers, large enough for the largest case. */
 struct perf_rank {
     struct hkt_comm *comm;
+    struct hkt_comm *side;           /* the same ranks: what is not measured, free of forced algorithms */
     const struct perf_options *options;
     int rank, nranks;
     unsigned char *send, *recv;
@@ -55,6 +56,7 @@ struct perf_rank {
     size_t *counts, *displs;         /* of v-variants, [nranks] each */
     size_t *peer_counts, *peer_displs;
     unsigned char *inputs, *expected; /* [nranks][PERF_PATTERN], [PERF_PATTERN] elements of 8 bytes at most */
+    bool has_told;                   /* that cases in place are left out */
 };
 
 /* perf_data.c */
@@ -82,14 +84,21 @@ double perf_wire_factor(enum hkt_coll coll, int nranks);
 
 /* perf_report.c: rank 0 prints, the others do nothing. */
 struct perf_report;
+/** NULL, and said why, when the file for JSON cannot be written. */
 struct perf_report *perf_report_open(const struct perf_options *options, const struct perf_rank *rank);
 void perf_report_row(struct perf_report *report, const struct perf_case *c, double size_bytes,
                      const struct perf_result results[2]);
 /** A line of a replay: name, calls, bytes, seconds. */
 void perf_report_replay(struct perf_report *report, const char *what, int calls, double bytes,
                         const struct perf_result *result);
-/** Footer and JSON file; returns false when the file could not be written. cpu_s: user and system time of all ranks. */
-bool perf_report_close(struct perf_report *report, const double cpu_s[2], double wall_s);
+/** How a run ended. */
+struct perf_end {
+    bool completed;                  /* false: stopped by a failure */
+    double cpu_s[2];                 /* user and system time of all ranks */
+    double wall_s;
+};
+/** Footer and JSON file; returns false when the file could not be written. */
+bool perf_report_close(struct perf_report *report, const struct perf_end *end);
 
 /* perf_models.c */
 /** The parameters of a model in the order gradients become ready (last layer first). */

@@ -15,22 +15,32 @@ static const struct option long_options[] = {
     {"datatype", required_argument, NULL, 'd'},     {"op", required_argument, NULL, 'o'},
     {"root", required_argument, NULL, 'r'},         {"check", required_argument, NULL, 'c'},
     {"blocking", required_argument, NULL, 'z'},     {"average", required_argument, NULL, 'a'},
-    {"nthreads", required_argument, NULL, 't'},     {"local_register", required_argument, NULL, 'R'},     {"json", required_argument, NULL, OPT_JSON},
+    {"nthreads", required_argument, NULL, 't'},     {"local_register", required_argument, NULL, 'R'},
+    {"json", required_argument, NULL, OPT_JSON},
     {"algo", required_argument, NULL, OPT_ALGO},    {"transport", required_argument, NULL, OPT_TRANSPORT},
     {"replay", required_argument, NULL, OPT_REPLAY}, {"per-tensor", no_argument, NULL, OPT_PER_TENSOR},
     {"help", no_argument, NULL, 'h'},               {NULL, 0, NULL, 0},
 };
+
+static const char *perf_collectives(void)
+{
+    static char text[256];
+    size_t used = 0;
+
+    for (int c = 0; c < HKT_COLL_COUNT && used < sizeof text; c++)
+        used += (size_t)snprintf(text + used, sizeof text - used, "%s%s", c > 0 ? ", " : "", hkt_coll_name((enum hkt_coll)c));
+    return text;
+}
 
 static void print_help(void)
 {
     printf("usage: hocket perf COLLECTIVE [OPTIONS]\n"
            "Times a collective and checks its result. Start it with `hocket run -n N`, mpirun, torchrun or srun;\n"
            "alone it is one rank. Collectives:");
-    for (int c = 0; c < HKT_COLL_COUNT; c++)
-        printf(" %s", hkt_coll_name((enum hkt_coll)c));
+    printf(" %s", perf_collectives());
     printf("\n\n"
            "  -b, --minbytes BYTES      smallest size (32M); K, M, G are binary\n"
-           "  -e, --maxbytes BYTES      largest size (as -b)\n"
+           "  -e, --maxbytes BYTES      largest size (as -b, when not given)\n"
            "  -f, --stepfactor N        multiply the size by N\n"
            "  -i, --stepbytes BYTES     or add BYTES (1M)\n"
            "  -n, --iters N             timed calls of each case (20)\n"
@@ -46,20 +56,57 @@ static void print_help(void)
            "      --algo NAME           force an algorithm (`hocket explain --list`)\n"
            "      --transport LIST      allow just these transports, e.g. tcp; ^shm: all but shm\n"
            "      --replay MODEL        all-reduce the gradients of a model (%s) in buckets of 25 MB\n"
+           "                            (the first of 1 MB), as DistributedDataParallel does; buckets and tensors larger\n"
+           "                            than 256 MB (or --maxbytes) in parts\n"
            "      --per-tensor          with --replay: one call per tensor\n"
            "      --json FILE           write results as JSON too\n\n"
            "Columns as in nccl-tests: time is microseconds per call, algbw = size / time, busbw = algbw * factor\n"
            "(all_reduce 2(p-1)/p; reduce_scatter, all_gather, all_to_all, gather, scatter (p-1)/p; others 1), GB = 1e9.\n"
            "p50 and p99 are over calls, each as long as its slowest rank. wire is what the busiest rank moved per call\n"
-           "(sent, or read and written directly), x min its ratio to the least possible.\n"
-           "Exit code 1 when a result is wrong, 2 for wrong usage.\n",
+           "(sent or received, the larger; or read and written directly), x min its ratio to the least possible.\n"
+           "Exit code 1 when a result is wrong or the run was stopped, 2 for wrong usage.\n",
            perf_model_names());
 }
 
-static int usage(const char *what, const char *value)
+/** A value that its flag does not take; the library has said which names it knows. */
+static int refuse(int flag, const char *value)
 {
-    hkt_tool_say("perf", "%s \"%s\"; see `hocket perf --help`", what, value);
-    return TOOL_USAGE;
+    const char *name = "";
+
+    for (const struct option *option = long_options; option->name != NULL; option++)
+        if (option->val == flag)
+            name = option->name;
+    if (flag == 'd' || flag == 'o')
+        return hkt_tool_usage("perf", "-%c, --%s: %s, or all", flag, name, hkt_last_error());
+    return hkt_tool_usage("perf", "-%c, --%s does not take \"%s\"", flag, name, value);
+}
+
+static bool is_only(const bool *set, int count, int only)
+{
+    for (int i = 0; i < count; i++)
+        if (set[i] != (i == only))
+            return false;
+    return true;
+}
+
+/** The collective, and what only several options together tell. */
+static int finish(int argc, char **argv, struct perf_options *o)
+{
+    if (optind == argc && o->replay == NULL)
+        return hkt_tool_usage("perf", "say which collective: %s", perf_collectives());
+    if (optind < argc && hkt_coll_parse(argv[optind], &o->coll) < 0)
+        return hkt_tool_usage("perf", "%s", hkt_last_error());
+    if (optind + 1 < argc)
+        return hkt_tool_usage("perf", "\"%s\" is one argument too many", argv[optind + 1]);
+    if (o->bytes_max < o->bytes_min)
+        return hkt_tool_usage("perf", "--maxbytes (%zu) is less than --minbytes (%zu; default 32M)", o->bytes_max,
+                              o->bytes_min);
+    if (o->replay == NULL && o->per_tensor)
+        return hkt_tool_usage("perf", "--per-tensor goes with --replay");
+    if (o->replay != NULL && (o->coll != HKT_ALL_REDUCE || !is_only(o->dtypes, HKT_DTYPE_COUNT, HKT_F32) ||
+                              !is_only(o->ops, HKT_OP_COUNT, HKT_SUM)))
+        return hkt_tool_usage("perf", "--replay is all_reduce of float by sum, as gradients are");
+    return TOOL_OK;
 }
 
 static bool parse_int(const char *text, int min, int max, int *out_value)
@@ -146,29 +193,27 @@ int perf_parse(int argc, char **argv, struct perf_options *options, int *out_cod
     *options = (struct perf_options){.bytes_min = 32u << 20, .step_bytes = 1u << 20, .iters = 20, .warmup_iters = 5,
                                      .check_iters = 1, .threads = 1, .average = PERF_MEAN};
     options->dtypes[HKT_F32] = options->ops[HKT_SUM] = true;
-    optind = 0;
-    *out_code = TOOL_USAGE;
-    while ((flag = getopt_long(argc, argv, "b:e:i:f:n:w:d:o:r:c:z:a:t:R:h", long_options, NULL)) != -1) {
+    *out_code = TOOL_OK;
+    optind = opterr = 0;
+    while ((flag = getopt_long(argc, argv, ":b:e:i:f:n:w:d:o:r:c:z:a:t:R:h", long_options, NULL)) != -1) {
         if (flag == 'h') {
             print_help();
             *out_code = TOOL_OK;
             return 1;
         }
-        if (flag == '?')
+        if (flag == ':')
+            *out_code = hkt_tool_usage("perf", "%s needs a value", argv[optind - 1]);
+        else if (flag == '?')
+            *out_code = hkt_tool_usage("perf", "there is no option %s", argv[optind - 1]);
+        else if (!apply(flag, optarg, options))
+            *out_code = refuse(flag, optarg);
+        else
+            has_max |= flag == 'e';
+        if (*out_code != TOOL_OK)
             return 1;
-        if (!apply(flag, optarg, options)) {
-            *out_code = usage("bad value", optarg);
-            return 1;
-        }
-        has_max |= flag == 'e';
     }
-    if (!has_max || options->bytes_max < options->bytes_min)
+    if (!has_max)
         options->bytes_max = options->bytes_min;
-    if (options->replay != NULL && optind == argc)
-        return 0;
-    if (optind + 1 != argc || hkt_coll_parse(argv[optind], &options->coll) < 0) {
-        *out_code = optind < argc ? usage("not one collective:", argv[optind]) : usage("no collective given", "");
-        return 1;
-    }
-    return 0;
+    *out_code = finish(argc, argv, options);
+    return *out_code != TOOL_OK;
 }

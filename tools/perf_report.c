@@ -1,5 +1,6 @@
 /* What rank 0 prints: nccl-tests' table with three more columns per placement, and the same as JSON. */
 #include <cjson/cJSON.h>
+#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,6 +14,7 @@ struct perf_report {
     const struct perf_options *options;
     int nranks;
     cJSON *root, *rows;              /* NULL without --json */
+    FILE *file;                      /* where they go, opened first: a wrong path must not cost a run */
     double busbw_sum;
     int busbw_count;
     int64_t wrong;
@@ -81,6 +83,12 @@ struct perf_report *perf_report_open(const struct perf_options *options, const s
     report->options = options;
     report->nranks = rank->nranks;
     if (options->json_path != NULL) {
+        report->file = fopen(options->json_path, "we");
+        if (report->file == NULL) {
+            hkt_tool_say("perf", "cannot write %s: %s", options->json_path, strerror(errno));
+            free(report);
+            return NULL;
+        }
         report->root = cJSON_CreateObject();
         add_header_json(report->root, options, rank);
         report->rows = cJSON_AddArrayToObject(report->root, "results");
@@ -188,18 +196,31 @@ void perf_report_replay(struct perf_report *report, const char *what, int calls,
 static bool write_json(const struct perf_report *report)
 {
     char *text = cJSON_Print(report->root);
-    FILE *file = fopen(report->options->json_path, "we");
-    bool ok = text != NULL && file != NULL && fprintf(file, "%s\n", text) > 0;
+    bool ok = text != NULL && fprintf(report->file, "%s\n", text) > 0;
 
-    if (file != NULL)
-        ok &= fclose(file) == 0;
+    ok &= fclose(report->file) == 0;
     if (!ok)
         hkt_tool_say("perf", "cannot write %s", report->options->json_path);
     free(text);
     return ok;
 }
 
-bool perf_report_close(struct perf_report *report, const double cpu_s[2], double wall_s)
+static void print_footer(const struct perf_report *report, const struct perf_end *end, double average)
+{
+    if (report->options->check_iters > 0 && (end->completed || report->wrong > 0))
+        printf("# Out of bounds values : %lld %s\n", (long long)report->wrong, report->wrong == 0 ? "OK" : "FAILED");
+    if (!end->completed) {
+        printf("# FAILED: stopped by an error, what is above is not all\n");
+        return;
+    }
+    printf("# Avg bus bandwidth    : %g\n", average);
+    printf("# CPU time             : %.2f s user + %.2f s system over %d ranks in %.2f s\n", end->cpu_s[0], end->cpu_s[1],
+           report->nranks, end->wall_s);
+    if (report->nranks == 1)
+        printf("# One rank: nothing is exchanged. Start more with `hocket run -n 4 hocket perf ...`\n");
+}
+
+bool perf_report_close(struct perf_report *report, const struct perf_end *end)
 {
     bool ok = true;
 
@@ -207,19 +228,14 @@ bool perf_report_close(struct perf_report *report, const double cpu_s[2], double
         return true;
     const double average = report->busbw_count > 0 ? report->busbw_sum / report->busbw_count : 0;
 
-    if (report->options->check_iters > 0)
-        printf("# Out of bounds values : %lld %s\n", (long long)report->wrong, report->wrong == 0 ? "OK" : "FAILED");
-    printf("# Avg bus bandwidth    : %g\n", average);
-    printf("# CPU time             : %.2f s user + %.2f s system over %d ranks in %.2f s\n", cpu_s[0], cpu_s[1],
-           report->nranks, wall_s);
-    if (report->nranks == 1)
-        printf("# One rank: nothing is exchanged, busbw is 0 by its formula. Start more with `hocket run -n 4 hocket perf ...`\n");
+    print_footer(report, end, average);
     if (report->root != NULL) {
+        cJSON_AddBoolToObject(report->root, "completed", end->completed);
         cJSON_AddNumberToObject(report->root, "out_of_bounds", (double)report->wrong);
         cJSON_AddNumberToObject(report->root, "average_bus_bandwidth", average);
-        cJSON_AddNumberToObject(report->root, "cpu_user_s", cpu_s[0]);
-        cJSON_AddNumberToObject(report->root, "cpu_system_s", cpu_s[1]);
-        cJSON_AddNumberToObject(report->root, "wall_s", wall_s);
+        cJSON_AddNumberToObject(report->root, "cpu_user_s", end->cpu_s[0]);
+        cJSON_AddNumberToObject(report->root, "cpu_system_s", end->cpu_s[1]);
+        cJSON_AddNumberToObject(report->root, "wall_s", end->wall_s);
         cJSON_AddNumberToObject(report->root, "end_time", (double)time(NULL));
         ok = write_json(report);
         cJSON_Delete(report->root);

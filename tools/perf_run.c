@@ -137,12 +137,15 @@ double perf_wire_factor(enum hkt_coll coll, int nranks)
                ? 1 : (n - 1) / n;
 }
 
-static uint64_t moved_bytes(const struct perf_rank *rank)
+/** Bytes that this rank moved per call since `start`. A root may receive much and send nothing. */
+static double moved_bytes(const struct perf_rank *rank, const struct hkt_comm_stats *start)
 {
-    struct hkt_comm_stats stats;
+    struct hkt_comm_stats now;
 
-    hkt_comm_get_stats(rank->comm, &stats);
-    return stats.bytes_sent + stats.bytes_direct;
+    hkt_comm_get_stats(rank->comm, &now);
+    const uint64_t sent = now.bytes_sent - start->bytes_sent, received = now.bytes_received - start->bytes_received;
+
+    return (double)((sent > received ? sent : received) + now.bytes_direct - start->bytes_direct) / rank->options->iters;
 }
 
 static enum hkt_status check_calls(struct perf_rank *rank, const struct perf_case *c, int64_t *out_wrong)
@@ -151,7 +154,7 @@ static enum hkt_status check_calls(struct perf_rank *rank, const struct perf_cas
     int64_t wrong = 0;
     enum hkt_status rc = HKT_OK;
 
-    for (int i = 0; i < rank->options->check_iters && rc == HKT_OK && wrong == 0; i++) {
+    for (int i = 0; i < rank->options->check_iters && rc == HKT_OK; i++) { /* on all ranks, whoever found some wrong */
         perf_fill(rank, c);
         rc = perf_call(rank, c);
         if (rc == HKT_OK)
@@ -160,7 +163,7 @@ static enum hkt_status check_calls(struct perf_rank *rank, const struct perf_cas
     if (text[0] != '\0')
         hkt_tool_say("perf", "%s", text);
     if (rc == HKT_OK)
-        rc = hkt_all_reduce(&wrong, &wrong, 1, HKT_INT64, HKT_SUM, rank->comm, NULL);
+        rc = hkt_all_reduce(&wrong, &wrong, 1, HKT_INT64, HKT_SUM, rank->side, NULL);
     *out_wrong = rank->options->check_iters > 0 ? wrong : -1;
     return rc;
 }
@@ -183,11 +186,11 @@ static enum hkt_status combine(struct perf_rank *rank, double time_us, double wi
 
     if (average == PERF_RANK0 && rank->rank != 0)
         time_us = 0;
-    rc = hkt_all_reduce(&time_us, &time_us, 1, HKT_F64, ops[average], rank->comm, NULL);
+    rc = hkt_all_reduce(&time_us, &time_us, 1, HKT_F64, ops[average], rank->side, NULL);
     if (rc == HKT_OK)
-        rc = hkt_all_reduce(&wire, &wire, 1, HKT_F64, HKT_MAX, rank->comm, NULL);
+        rc = hkt_all_reduce(&wire, &wire, 1, HKT_F64, HKT_MAX, rank->side, NULL);
     if (rc == HKT_OK)
-        rc = hkt_all_reduce(rank->times, rank->times, (size_t)iters, HKT_F64, HKT_MAX, rank->comm, NULL);
+        rc = hkt_all_reduce(rank->times, rank->times, (size_t)iters, HKT_F64, HKT_MAX, rank->side, NULL);
     if (rc < 0)
         return rc;
     qsort(rank->times, (size_t)iters, sizeof(double), compare_doubles);
@@ -207,7 +210,9 @@ enum hkt_status perf_measure(struct perf_rank *rank, const struct perf_case *c, 
         rc = perf_call(rank, c);
     if (rc == HKT_OK)
         rc = hkt_barrier(rank->comm, NULL);
-    const uint64_t moved = moved_bytes(rank);
+    struct hkt_comm_stats stats;
+
+    hkt_comm_get_stats(rank->comm, &stats);
     const double start = now_us();
     double last = start, waiting = 0;
 
@@ -228,7 +233,7 @@ enum hkt_status perf_measure(struct perf_rank *rank, const struct perf_case *c, 
         return rc;
     const double time_us = (last - start - waiting) / options->iters;
 
-    rc = combine(rank, time_us, (double)(moved_bytes(rank) - moved) / options->iters, out_result);
+    rc = combine(rank, time_us, moved_bytes(rank, &stats), out_result);
     if (rc < 0)
         return rc;
     out_result->algbw = perf_size_bytes(rank, c) / (out_result->time_us * 1e3);

@@ -263,6 +263,8 @@ enum hkt_status hkt__job_create(const struct hkt__boot_id *id, int nranks, int r
     job->host_ranks = 1;
     job->cores = 1;
     job->references = 1;
+    if (transports == NULL)
+        transports = settings->transport;
     job->usable = hkt__calloc((size_t)nranks, HKT__TRANSPORTS_MAX);
     job->lost = hkt__calloc((size_t)nranks, 1);
     job->places = hkt__calloc((size_t)nranks, sizeof *job->places);
@@ -274,12 +276,15 @@ enum hkt_status hkt__job_create(const struct hkt__boot_id *id, int nranks, int r
         rc = hkt__boot_meet(id, nranks, rank, settings->init_timeout_ms, &job->boot);
         if (rc < 0)
             goto destroy;
-        rc = set_up_transports(job, id, transports != NULL ? transports : settings->transport);
-        if (rc < 0)
-            goto destroy;
+        rc = set_up_transports(job, id, transports);
     } else {
-        hkt__boot_id_drop(id); /* nobody to meet */
+        bool use;
+
+        hkt__boot_id_drop(id); /* nobody to meet, but a wrong list is wrong for one rank too */
+        rc = hkt__transport_allowed(transports, "thread", &use);
     }
+    if (rc < 0)
+        goto destroy;
     *out_job = job;
     return HKT_OK;
 
