@@ -122,8 +122,8 @@ enum hkt__gpt_use {
  *  other than OK ends the step. */
 struct hkt__gpt_hooks {
     void *arg;
-    /* The unit is about to be used: what is needed must be bound when it returns. After a return from `use`, memory
-     * stays bound until the matching `done`. */
+    /* The unit is about to be used: what is needed must be bound when it returns, and stay so until the matching `done`,
+     * gradients until `grad` has been told (with reduces_every each time, else the last time). */
     enum hkt_status (*use)(void *arg, int unit, enum hkt__gpt_use use);
     enum hkt_status (*done)(void *arg, int unit, enum hkt__gpt_use use);
     /* All gradients of a micro-batch were added to this unit; is_last: of all micro-batches. They are complete over tp and

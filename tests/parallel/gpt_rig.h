@@ -20,6 +20,58 @@
 
 enum { RIG_RANKS_MAX = 8, RIG_MICROS_MAX = 12, RIG_ELEMS_MAX = 120000, RIG_ROWS_MAX = 64 };
 
+/* Models with odd shapes, initial values far from 0 so that nothing is negligible. */
+static inline struct hkt__gpt_config tiny(void)
+{
+    const struct hkt__gpt_config config = {
+        .shape = { .layers = 4,
+                   .heads = 4,
+                   .kv_heads = 2,
+                   .hidden = 24,
+                   .ffn = 50,
+                   .vocab = 101,
+                   .positions = 16,
+                   .biases = 1,
+                   .tied = 1 },
+        .dtype = HKT_F64,
+        .seq = 8,
+        .micro_batch = 2,
+        .seed = 3,
+        .init_deviation = 0.15,
+    };
+
+    return config;
+}
+
+/* SwiGLU, RMS norm, rotary, untied, no biases. */
+static inline struct hkt__gpt_config tiny_modern(void)
+{
+    struct hkt__gpt_config config = tiny();
+
+    config.shape.gated = 1;
+    config.shape.positions = 0;
+    config.shape.biases = 0;
+    config.shape.tied = 0;
+    config.norm = HKT__NORM_RMS;
+    return config;
+}
+
+static inline struct hkt__gpt_config tiny_experts(void)
+{
+    struct hkt__gpt_config config = tiny_modern();
+
+    config.shape.experts = 4;
+    config.shape.top_k = 2;
+    config.shape.ffn = 18;
+    config.shape.biases = 1;
+    config.shape.dense_layers = 1;
+    config.capacity_factor = 1.25;
+    config.balance_weight = 0.1;
+    config.z_weight = 0.01;
+    config.renormalise = 1;
+    return config;
+}
+
 struct rig_case {
     const char *layout; /* "tp:2 pp:2"; NULL: one rank */
     struct hkt__gpt_config config;

@@ -12,57 +12,6 @@
 
 #include "gpt_rig.h"
 
-static struct hkt__gpt_config tiny(void)
-{
-    const struct hkt__gpt_config config = {
-        .shape = { .layers = 4,
-                   .heads = 4,
-                   .kv_heads = 2,
-                   .hidden = 24,
-                   .ffn = 50,
-                   .vocab = 101,
-                   .positions = 16,
-                   .biases = 1,
-                   .tied = 1 },
-        .dtype = HKT_F64,
-        .seq = 8,
-        .micro_batch = 2,
-        .seed = 3,
-        .init_deviation = 0.15,
-    };
-
-    return config;
-}
-
-/* SwiGLU, RMS norm, rotary, untied, no biases. */
-static struct hkt__gpt_config tiny_modern(void)
-{
-    struct hkt__gpt_config config = tiny();
-
-    config.shape.gated = 1;
-    config.shape.positions = 0;
-    config.shape.biases = 0;
-    config.shape.tied = 0;
-    config.norm = HKT__NORM_RMS;
-    return config;
-}
-
-static struct hkt__gpt_config tiny_experts(void)
-{
-    struct hkt__gpt_config config = tiny_modern();
-
-    config.shape.experts = 4;
-    config.shape.top_k = 2;
-    config.shape.ffn = 18;
-    config.shape.biases = 1;
-    config.shape.dense_layers = 1;
-    config.capacity_factor = 1.25;
-    config.balance_weight = 0.1;
-    config.z_weight = 0.01;
-    config.renormalise = 1;
-    return config;
-}
-
 static struct rig_result *reference, *result;
 
 static void one_rank(const struct hkt__gpt_config *config, int micros)
@@ -71,6 +20,7 @@ static void one_rank(const struct hkt__gpt_config *config, int micros)
     struct rig_case plain = run;
 
     plain.config.chunks = 0;
+    plain.config.stage_first = NULL;
     plain.config.sequence_parallel = 0;
     plain.config.recompute = HKT_RECOMPUTE_NONE;
     rig_run(&plain, 1, reference);
@@ -78,10 +28,11 @@ static void one_rank(const struct hkt__gpt_config *config, int micros)
 
 static void against_one_rank(const struct rig_case *run, int nranks, int dp, double bound)
 {
-    char what[160];
+    char what[200];
 
-    snprintf(what, sizeof what, "%s, sp %d, %s, %d micro-batches", run->layout, run->config.sequence_parallel,
-             hkt_pipe_kind_name(run->schedule), run->micros);
+    snprintf(what, sizeof what, "%s, sp %d, %s, %d micro-batches, recompute %d, %s", run->layout,
+             run->config.sequence_parallel, hkt_pipe_kind_name(run->schedule), run->micros, (int)run->config.recompute,
+             run->config.shape.experts > 0 ? "experts" : run->config.shape.gated ? "gated" : "plain");
     one_rank(&run->config, run->micros * dp);
     rig_run(run, nranks, result);
     rig_compare(what, result, reference, bound);
@@ -127,35 +78,89 @@ static void pipelines(void **state)
             }
 }
 
-static void mixed(void **state)
+static struct hkt__gpt_config model(int which)
 {
-    static const struct {
-        const char *layout;
-        int nranks, dp, micros, sp, modern;
-        enum hkt_pipe_kind kind;
-    } cases[] = {
-        { "dp:2", 2, 2, 2, 0, 0, HKT_PIPE_GPIPE },
-        { "dp:3", 3, 3, 2, 0, 1, HKT_PIPE_GPIPE },
-        { "tp:2 pp:2", 4, 1, 3, 1, 0, HKT_PIPE_1F1B },
-        { "tp:2 pp:2", 4, 1, 3, 0, 1, HKT_PIPE_ZB_H1 },
-        { "pp:2 tp:2", 4, 1, 1, 1, 1, HKT_PIPE_ZB_H1 },
-        { "tp:2 dp:2", 4, 2, 2, 1, 0, HKT_PIPE_GPIPE },
-        { "pp:2 dp:2", 4, 2, 3, 0, 0, HKT_PIPE_INTERLEAVED },
-        { "tp:2 dp:2 pp:2", 8, 2, 2, 1, 0, HKT_PIPE_1F1B },
+    return which == 0 ? tiny() : which == 1 ? tiny_modern() : tiny_experts();
+}
+
+static void describe(const int sizes[4], char *out_text, size_t bytes)
+{
+    snprintf(out_text, bytes, "tp:%d dp:%d=ep:%d*edp:%d pp:%d", sizes[1], sizes[0], sizes[3], sizes[0] / sizes[3],
+             sizes[2]);
+}
+
+/* dp, tp, pp, ep; every schedule, the sequence cut or not, in turn the kinds of recompute. */
+static void run_layout(const int sizes[4], int which)
+{
+    static int turn;
+    char layout[64];
+
+    describe(sizes, layout, sizeof layout);
+    for (int kind = HKT_PIPE_GPIPE; kind < HKT_PIPE_KIND_COUNT; kind++)
+        for (int sp = 0; sp <= (sizes[1] > 1); sp++) {
+            struct rig_case run = { .layout = layout,
+                                    .config = model(which),
+                                    .schedule = (enum hkt_pipe_kind)kind,
+                                    .micros = sizes[2] > 1 ? 3 : 2 };
+
+            run.config.chunks = kind == HKT_PIPE_INTERLEAVED ? 2 : 1;
+            if (sizes[2] * run.config.chunks > run.config.shape.layers)
+                continue;
+            run.config.sequence_parallel = sp;
+            run.config.dropout = 0.2;
+            run.config.recompute = (enum hkt_recompute)(turn++ % 3);
+            against_one_rank(&run, sizes[0] * sizes[1] * sizes[2], sizes[0], 1e-11);
+        }
+}
+
+static void all_layouts_of_few_ranks(void **state)
+{
+    (void)state;
+    for (int dp = 1; dp <= 4; dp++)
+        for (int tp = 1; dp * tp <= 4; tp++)
+            for (int pp = 1; dp * tp * pp <= 4; pp++)
+                for (int ep = 1; ep <= dp; ep++)
+                    for (int which = ep > 1 ? 2 : 0; which <= 2; which++)
+                        if (tp != 3 && dp % ep == 0 && 4 % ep == 0 && dp * tp * pp > 1)
+                            run_layout((const int[4]){ dp, tp, pp, ep }, which);
+}
+
+/* Six and eight ranks: together, each pair of sizes. */
+static void layouts_of_many_ranks(void **state)
+{
+    static const int layouts[][4] = {
+        { 3, 2, 1, 1 }, { 1, 2, 3, 1 }, { 3, 1, 2, 1 }, { 2, 2, 2, 2 }, { 2, 2, 2, 1 },
+        { 1, 4, 2, 1 }, { 4, 2, 1, 4 }, { 2, 1, 4, 2 }, { 4, 1, 2, 2 }, { 2, 4, 1, 2 },
     };
 
     (void)state;
-    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        struct rig_case run = { .layout = cases[i].layout,
-                                .config = cases[i].modern ? tiny_modern() : tiny(),
-                                .schedule = cases[i].kind,
-                                .micros = cases[i].micros };
+    for (size_t i = 0; i < sizeof layouts / sizeof layouts[0]; i++)
+        run_layout(layouts[i], layouts[i][3] > 1 ? 2 : (int)i % 3);
+}
 
-        run.config.sequence_parallel = cases[i].sp;
-        run.config.dropout = 0.2;
-        run.config.chunks = cases[i].kind == HKT_PIPE_INTERLEAVED ? 2 : 1;
-        against_one_rank(&run, cases[i].nranks, cases[i].dp, 1e-11);
-    }
+/* Fewer words than ranks; stages by hand; one layer a stage; axes in another order. */
+static void odd_shapes(void **state)
+{
+    static const int by_hand[] = { 0, 1, 4 };
+    struct rig_case run = { .layout = "tp:4", .config = tiny(), .schedule = HKT_PIPE_GPIPE, .micros = 2 };
+
+    (void)state;
+    run.config.shape.vocab = 3;
+    against_one_rank(&run, 4, 1, 1e-11);
+    run.config = tiny_modern();
+    run.config.shape.vocab = 3;
+    run.config.sequence_parallel = 1;
+    against_one_rank(&run, 4, 1, 1e-11);
+    run.layout = "pp:2 tp:2";
+    run.config = tiny();
+    run.config.stage_first = by_hand;
+    run.schedule = HKT_PIPE_ZB_H1;
+    against_one_rank(&run, 4, 1, 1e-11);
+    run.layout = "pp:4 dp:2";
+    run.config = tiny_modern();
+    run.schedule = HKT_PIPE_1F1B;
+    run.micros = 1;
+    against_one_rank(&run, 8, 2, 1e-11);
 }
 
 static void experts(void **state)
@@ -209,7 +214,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(tensor_parallel),
         cmocka_unit_test(pipelines),
-        cmocka_unit_test(mixed),
+        cmocka_unit_test(all_layouts_of_few_ranks),
+        cmocka_unit_test(layouts_of_many_ranks),
+        cmocka_unit_test(odd_shapes),
         cmocka_unit_test(experts),
     };
 

@@ -1,0 +1,151 @@
+#!/usr/bin/env python3
+"""Faults put on purpose into the sources of the model, one at a time, and whether its tests notice. Each is compiled apart and
+linked in the place of the right one, so nothing in the product knows of it. Usage: mutants.py BUILD_DIR [WORD]: only those whose
+text has the word. Ends with the number of faults that nobody noticed."""
+import json
+import os
+import shlex
+import subprocess
+import sys
+import tempfile
+
+TESTS = ['gpt', 'gpt_bits', 'gpt_ranks']
+
+# what is wrong, file, text, its replacement
+NOTHING = ('nothing is wrong', 'gpt_finish.c', 'int', 'int')
+MUTANTS = [
+    ('norms under sequence parallelism are not added up', 'gpt_finish.c', 'if (gpt->block.is_cut)', 'if (0)'),
+    ('copied key-value heads are not added up', 'gpt_finish.c', 'if (gpt->copies.size > 1)', 'if (0)'),
+    ('biases of copied heads are not added up', 'gpt_finish.c', 'reduce(gpt, &gpt->copies, key_biases, unit);', ';'),
+    ('a tied embedding has the gradient of its own stage alone', 'gpt_finish.c',
+     'gpt->block.real_ops->add(mine, mine, other, elems);', '(void)0;'),
+    ('a tied embedding is added twice', 'gpt_finish.c', 'gpt->block.real_ops->add(mine, mine, other, elems);',
+     'gpt->block.real_ops->add(mine, mine, other, elems), gpt->block.real_ops->add(mine, mine, other, elems);'),
+    ('a bias is added on each rank', 'attention_par.c', '.weight = weights->attn_out.value,\n                                                    .y = y',
+     '.weight = weights->attn_out.value,\n.bias = weights->attn_bias.value, .y = y'),
+    ("an expert's bias is added on each rank", 'moe_layer.c', '&& block->tp.rank == 0)', ')'),
+    ('the maximum is that of the own words', 'vocab_head.c',
+     'hkt__block_note(block, hkt__link_all_reduce(&block->tp, ce.row_max, rows, real, HKT_MAX));', ''),
+    ('sums of the softmax are those of the own words', 'vocab_head.c', 'ce.sum_exp, 2 * rows, real, HKT_SUM',
+     'ce.target_logit, rows, real, HKT_SUM'),
+    ("the target's logit is lost where it is elsewhere", 'vocab_head.c', 'ce.sum_exp, 2 * rows, real, HKT_SUM',
+     'ce.sum_exp, rows, real, HKT_SUM'),
+    ('heads and their keys are on different ranks', 'shard.c', 'tp / out_shard->copies, index / out_shard->copies',
+     'tp / out_shard->copies, index % (tp / out_shard->copies)'),
+    ('the last, partial shard of the vocabulary is dropped', 'shard.c', '{ first, end - first }, block, padded',
+     '{ first, end - first < block ? 0 : block }, block, padded'),
+    ('balance loss grows with tp', 'moe_router.c', 'row->dp[e] = config->balance_weight * weight',
+     'row->dp[e] = block->tp.size * config->balance_weight * weight'),
+    ("the weights' gradients are of one rank's part", 'moe_router.c', 'hkt__link_all_reduce(&block->tp, dgate',
+     '1 ? HKT_OK : hkt__link_all_reduce(&block->tp, dgate'),
+    ("the router's gradient is added once a rank", 'block_layer.c', 'd = hkt__tp_reduce(block, d);\n        if',
+     'block->ops->add(d, d, router, elems); d = hkt__tp_reduce(block, d); if (0)\n        if'),
+    ("experts' gradients grow with ep", 'moe_layer.c', 'd[c] *= saved->gates[pair];',
+     'd[c] *= saved->gates[pair] * block->ep.size;'),
+    ('arrivals are not sorted by expert', 'moe_layer.c', 'row_at(block, arrivals, plan->arrival[i]),\n               (size_t)',
+     'row_at(block, arrivals, i),\n               (size_t)'),
+    ('dropout is keyed by the place on this rank', 'block_layer.c', 'site->first_row + block->first_here', 'site->first_row'),
+    ('dropout is keyed by the place in the micro-batch', 'block_layer.c', 'site->first_row + block->first_here',
+     'block->first_here'),
+    ('recompute drops other elements', 'block_layer.c', 'quiet.result = NULL;', 'quiet.result = NULL; quiet.step++;'),
+    ('balance is reported again by recompute', 'block_layer.c', 'quiet.result = NULL;', ''),
+    ('the residual gets no gradient', 'block_layer.c', 'block->ops->add(d, d, grad->dout, here);', '(void)here;'),
+    ('the gradient of the weights is that of the last micro-batch', 'gpt_run.c',
+     'hkt__layer_weights(turn->block, &weights, &slot->saved[i], &slot->kept[i]);\n    done',
+     'if (turn->micro < turn->gpt->step->pipe->micros - 1) hkt__layer_drop(turn->block, &slot->saved[i], &slot->kept[i]); '
+     'else hkt__layer_weights(turn->block, &weights, &slot->saved[i], &slot->kept[i]);\n    done'),
+    ('W of the first micro-batch is forgotten', 'gpt_run.c',
+     'hkt__layer_weights(turn->block, &weights, &slot->saved[i], &slot->kept[i]);\n        done',
+     'if (turn->micro == 0) hkt__layer_drop(turn->block, &slot->saved[i], &slot->kept[i]); '
+     'else hkt__layer_weights(turn->block, &weights, &slot->saved[i], &slot->kept[i]);\n        done'),
+    ('positions start anew on each rank', 'vocab_embedding.c', 'block->positions + block->first_here', 'block->positions'),
+    ('a stage has the layers of another', 'gpt_run.c', 'const int at = chunk * gpt->pp + gpt->stage;',
+     'const int at = gpt->stage * gpt->chunks + chunk;'),
+    ('the gradient of a message is that of the first', 'pipe_run.c', 'op->chunk * r->pipe->micros + op->micro];',
+     'op->chunk * r->pipe->micros + (is_grad ? 0 : op->micro)];'),
+    ('initial values are those of the place on the rank', 'gpt_params.c',
+     '.first_row = is_cut_in ? 0 : piece->first,', '.first_row = 0,'),
+    ('a norm of a cut row is of another epsilon', 'block_layer.c', '.eps = block->config->norm_eps,\n                                    .x = x,',
+     '.eps = block->config->norm_eps + block->first_here,\n                                    .x = x,'),
+    ('a gather more than needed', 'block_layer.c', 'kept->mlp_dy = join_grad(block, &mlp, grad->dout);',
+     'kept->mlp_dy = join_grad(block, &mlp, grad->dout); '
+     '{ void *x = hkt__block_get(block, block->rows_here * block->hidden); if (x) __builtin_memset(x, 0, 8); '
+     'x = hkt__tp_reduce(block, block->is_cut ? hkt__tp_gather(block, x) : x); hkt__block_drop(block, &x); }'),
+    ('gradients of experts come from other slots', 'moe_exchange.c', 'is_back ? plan->recv_displs : plan->send_displs',
+     'is_back ? plan->recv_displs : plan->recv_displs'),
+]
+
+def mutate(text, old, new):
+    if old not in text:
+        sys.exit(f'mutants: the sources no longer have: {old}')
+    return text.replace(old, new, 1)
+
+
+def links(build):
+    """The link command of each test."""
+    found = {}
+    for name in TESTS:
+        lines = subprocess.run(['ninja', '-C', build, '-t', 'commands', f'tests/parallel/test_{name}'],
+                               capture_output=True, text=True, check=True).stdout.splitlines()
+        found[name] = lines[-1]
+    return found
+
+
+def notices(command, build):
+    """Does a test of this executable fail? Whoever fails first ends it."""
+    test = subprocess.Popen(command, cwd=build, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                            start_new_session=True, env={**os.environ, 'LD_LIBRARY_PATH': os.path.join(build, 'src')})
+    for line in test.stdout:
+        if 'FAILED' in line:
+            os.killpg(test.pid, 9)
+            test.wait()
+            return True
+    return test.wait() != 0
+
+
+def compile_mutant(entry, build, folder, mutant):
+    _, name, old, new = mutant
+    source, made = os.path.join(folder, name), os.path.join(folder, 'mutant.o')
+    with open(os.path.join(build, entry['file'])) as file, open(source, 'w') as out:
+        out.write(mutate(file.read(), old, new))
+    words = shlex.split(entry['command'])
+    at = words.index('-MQ')
+    del words[at:at + 4]  # what it depends on is not the build's business
+    words = [source if a == entry['file'] else made if a == entry['output'] else a for a in words
+             if a not in ('-MD', '-Werror')]
+    subprocess.run(words + ['-w'], cwd=build, check=True)
+    return made
+
+
+def noticed_by(link, made, build, folder):
+    for test in TESTS:
+        exe, words = os.path.join(folder, test), shlex.split(link[test])
+        words[words.index('-o') + 1] = exe
+        words.insert(next(i for i, a in enumerate(words) if a.endswith('.a') or a == '-Wl,--start-group'), made)
+        subprocess.run(words, cwd=build, check=True, capture_output=True)
+        if notices([exe], build):
+            return test
+    return None
+
+
+def main():
+    build = os.path.abspath(sys.argv[1])
+    word = sys.argv[2] if len(sys.argv) > 2 else ''
+    with open(os.path.join(build, 'compile_commands.json')) as file:
+        compiles = {os.path.basename(c['file']): c for c in json.load(file)
+                    if 'libhocket_parallel_all' in c['output']}
+    link, missed = links(build), 0
+    for mutant in [NOTHING] + [m for m in MUTANTS if word in m[0]]:
+        with tempfile.TemporaryDirectory() as folder:
+            by = noticed_by(link, compile_mutant(compiles[mutant[1]], build, folder, mutant), build, folder)
+        if mutant is NOTHING:
+            if by:
+                sys.exit(f'mutants: {by} fails as it is')
+            continue
+        missed += by is None
+        print(f'{"noticed by " + by if by else "NOT NOTICED":24} {mutant[0]}', flush=True)
+    print(f'mutants: {missed} not noticed')
+    sys.exit(min(missed, 100))
+
+
+main()
