@@ -18,6 +18,7 @@ static const struct tool tools[] = {
     { "verify", hkt_tool_verify, "prove schedules right, for any number of ranks" },
     { "explain", hkt_tool_explain, "print a schedule step by step; list the algorithms" },
     { "train", hkt_tool_train, "train a small GPT on a text, in any layout" },
+    { "generate", hkt_tool_generate, "let a trained model go on with a text" },
     { "tune", hkt_tool_tune, "measure this machine, and choose algorithms by it" },
 };
 

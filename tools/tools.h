@@ -23,6 +23,7 @@ int hkt_tool_explain(int argc, char **argv);
 int hkt_tool_tune(int argc, char **argv);
 int hkt_tool_topo(int argc, char **argv);
 int hkt_tool_train(int argc, char **argv);
+int hkt_tool_generate(int argc, char **argv);
 
 /** "hocket COMMAND: ..." on stderr; command NULL: "hocket: ...". */
 void hkt_tool_say(const char *command, const char *format, ...) __attribute__((format(printf, 2, 3)));

@@ -4,6 +4,7 @@
 #define HOCKET_PARALLEL_H
 
 #include "hocket/formulas.h"
+#include "hocket/generate.h"
 #include "hocket/layout.h"
 #include "hocket/mesh.h"
 #include "hocket/moe.h"

@@ -33,6 +33,8 @@ static enum hkt_status check(const struct hkt__engine_opts *o)
     if (o->prefetch < 0 || o->prefetch > HKT__PREFETCH_MAX)
         return hkt__parallel_fail(HKT_ERR_INVALID, "prefetch of %d units; it is 0 to %d", o->prefetch,
                                   HKT__PREFETCH_MAX);
+    if (o->only_params && o->zero != 0)
+        return hkt__parallel_fail(HKT_ERR_INVALID, "parameters alone are whole on every rank: stage 0, not %d", o->zero);
     if (o->replica_axis != NULL && o->zero == 0)
         return hkt__parallel_fail(HKT_ERR_INVALID, "ZeRO stage 0 shards nothing, so it has no hybrid; use stage 1 to 3");
     return HKT_OK;
@@ -115,14 +117,13 @@ static enum hkt_status make_buffers(struct hkt__engine *e, struct hkt__engine_fl
     if (whole == 0)
         return HKT_OK;
     rc = zalloc(e, HKT__MEMORY_PARAM, o->zero == 3 ? whole / f->shards.size : whole, &f->param);
-    if (rc == HKT_OK)
+    if (rc == HKT_OK && !o->only_params)
         rc = zalloc(e, grads, hkt__engine_grad_elems(e, f), &f->grad);
     if (rc == HKT_OK && has_master)
         rc = zalloc(e, HKT__MEMORY_OPTIMIZER, state, &f->master);
-    if (rc == HKT_OK && (o->optimizer == HKT__ADAMW || o->momentum != 0))
-        rc = zalloc(e, HKT__MEMORY_OPTIMIZER, state, &f->moment[0]);
-    if (rc == HKT_OK && o->optimizer == HKT__ADAMW)
-        rc = zalloc(e, HKT__MEMORY_OPTIMIZER, state, &f->moment[1]);
+    for (int i = 0; i < 2 && rc == HKT_OK; i++)
+        if (hkt__engine_has_state(e, (enum hkt__state)(HKT__STATE_MOMENT1 + i)))
+            rc = zalloc(e, HKT__MEMORY_OPTIMIZER, state, &f->moment[i]);
     return rc;
 }
 
@@ -183,7 +184,7 @@ static void place_tensors(struct hkt__engine *e)
 
         if (f->flat->count[i] > 0 && e->opts.zero < 3)
             e->param[i] = (char *)f->param + (size_t)f->flat->first[i] * ops->store_bytes;
-        if (f->flat->count[i] > 0 && e->opts.zero < 2)
+        if (f->flat->count[i] > 0 && f->grad != NULL && e->opts.zero < 2)
             e->grad[i] = (char *)f->grad + (size_t)f->flat->first[i] * ops->real_bytes;
     }
     for (int kind = 0; kind < HKT__FLAT_COUNT && e->opts.zero < 2 && e->opts.bind != NULL; kind++)

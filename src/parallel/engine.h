@@ -45,6 +45,7 @@ struct hkt__engine_opts {
     int prefetch;                      /* stage 3: units gathered ahead, at most HKT__PREFETCH_MAX */
     bool overlap;                      /* communicate on a stream while the caller computes */
     bool keep_gathered;                /* stage 3: parameters stay from forward to backward */
+    bool only_params;                  /* stage 0: no gradients, no moments: parameters are read, not trained */
     bool reduce_every;                 /* stages 2, 3: gradients are reduced after every micro-batch, not once per step */
     enum hkt__optimizer optimizer;
     double beta1, beta2, eps, weight_decay; /* AdamW; decay only of tensors with two dimensions or more */

@@ -275,6 +275,7 @@ void *hkt__engine_state(const struct hkt__engine *e, const struct hkt__run *run,
 
 bool hkt__engine_has_state(const struct hkt__engine *e, enum hkt__state state)
 {
-    return state == HKT__STATE_MASTER || e->opts.optimizer == HKT__ADAMW
-           || (state == HKT__STATE_MOMENT1 && e->opts.momentum != 0);
+    if (state == HKT__STATE_MASTER || e->opts.only_params)
+        return state == HKT__STATE_MASTER;
+    return e->opts.optimizer == HKT__ADAMW || (state == HKT__STATE_MOMENT1 && e->opts.momentum != 0);
 }

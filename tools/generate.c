@@ -1,0 +1,143 @@
+/* `hocket generate`: lets a trained model go on with a text. Rank 0 speaks. */
+#include <getopt.h>
+#include <hocket/hocket.h>
+#include <hocket/parallel.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tools.h"
+
+static const char help_text[] =
+    "usage: hocket generate --from DIR [OPTIONS]\n\n"
+    "Goes on with a text, byte by byte, by a model that `hocket train --save DIR` has written. Under `hocket run -n N` every layer\n"
+    "is shared out over the N ranks (tensor parallelism), whatever layout it was trained in.\n\n"
+    "  -f, --from DIR        the checkpoint\n"
+    "  -p, --prompt TEXT     what to go on with (\"The \")\n"
+    "  -n, --tokens N        bytes to write (200, or as many as the model has positions for)\n"
+    "  -t, --temperature X   0: always the likeliest byte (0.8)\n"
+    "  -k, --top-k N         choose among the N likeliest (0: all)\n"
+    "  -s, --seed N          of the choices (1)\n"
+    "  -d, --dtype TYPE      to compute in: float (default), double, bfloat16\n"
+    "  -h, --help            this text\n\n"
+    "Exit codes: 0 success, 1 failure, 2 wrong usage.\n";
+
+struct options {
+    struct hkt_generate_config config;
+    const char *prompt;
+    long tokens;
+};
+
+static bool parse_real(const char *text, double *out_value)
+{
+    char *end;
+
+    *out_value = strtod(text, &end);
+    return end != text && *end == '\0' && *out_value >= 0 && *out_value <= 1e6;
+}
+
+static bool apply(int flag, const char *value, struct options *o)
+{
+    long number = 0;
+
+    switch (flag) {
+    case 'f': o->config.dir = value; return value[0] != '\0';
+    case 'p': o->prompt = value; return value[0] != '\0';
+    case 'n': return hkt_tool_parse_int(value, 1, 1L << 40, &o->tokens);
+    case 't': return parse_real(value, &o->config.temperature);
+    case 'd': return hkt_dtype_parse(value, &o->config.dtype) == HKT_OK;
+    default: break;
+    }
+    if (!hkt_tool_parse_int(value, 0, flag == 'k' ? 1 << 30 : 1L << 62, &number))
+        return false;
+    if (flag == 'k')
+        o->config.top_k = (int)number;
+    else
+        o->config.seed = (uint64_t)number;
+    return true;
+}
+
+/* -1: go on; else the exit code. */
+static int read_options(int argc, char **argv, struct options *o)
+{
+    static const struct option names[] = {
+        { "from", required_argument, NULL, 'f' }, { "prompt", required_argument, NULL, 'p' },
+        { "tokens", required_argument, NULL, 'n' }, { "temperature", required_argument, NULL, 't' },
+        { "top-k", required_argument, NULL, 'k' }, { "seed", required_argument, NULL, 's' },
+        { "dtype", required_argument, NULL, 'd' }, { "help", no_argument, NULL, 'h' }, { NULL, 0, NULL, 0 },
+    };
+
+    *o = (struct options){ .config = { .dtype = HKT_F32, .temperature = 0.8, .seed = 1 }, .prompt = "The ", .tokens = 0 };
+    opterr = 0;
+    for (int flag; (flag = getopt_long(argc, argv, ":f:p:n:t:k:s:d:h", names, NULL)) != -1;) {
+        if (flag == 'h') {
+            fputs(help_text, stdout);
+            return TOOL_OK;
+        }
+        if (flag == ':')
+            return hkt_tool_usage("generate", "%s needs a value", argv[optind - 1]);
+        if (flag == '?')
+            return hkt_tool_usage("generate", "there is no option %s", argv[optind - 1]);
+        if (!apply(flag, optarg, o))
+            return hkt_tool_usage("generate", "-%c does not take \"%s\"", flag, optarg);
+    }
+    if (optind < argc)
+        return hkt_tool_usage("generate", "\"%s\" is one argument too many", argv[optind]);
+    if (o->config.dir == NULL)
+        return hkt_tool_usage("generate", "--from DIR says which checkpoint");
+    return -1;
+}
+
+static int failed(bool speaks)
+{
+    if (speaks)
+        hkt_tool_say("generate", "%s", hkt_parallel_last_error());
+    return TOOL_FAILED;
+}
+
+static int write_text(struct hkt_generator *generator, const struct options *o, bool speaks)
+{
+    const long room = (long)hkt_generator_positions(generator) - (long)strlen(o->prompt);
+    const long wanted = o->tokens > 0 ? o->tokens : 200, count = o->tokens == 0 && wanted > room ? room : wanted;
+
+    for (const char *p = o->prompt; *p != '\0'; p++) {
+        const int32_t token = (unsigned char)*p;
+
+        if (hkt_generator_prompt(generator, &token, 1) < 0)
+            return failed(speaks);
+    }
+    if (speaks)
+        fputs(o->prompt, stdout);
+    for (long i = 0; i < count; i++) {
+        int32_t token;
+
+        if (hkt_generator_next(generator, &token) < 0)
+            return failed(speaks);
+        if (speaks)
+            putchar(token < 256 ? token : '?');
+    }
+    if (speaks)
+        putchar('\n');
+    return TOOL_OK;
+}
+
+int hkt_tool_generate(int argc, char **argv)
+{
+    struct options options;
+    struct hkt_comm *comm = NULL;
+    struct hkt_generator *generator = NULL;
+    int code = read_options(argc, argv, &options);
+
+    if (code >= 0)
+        return code;
+    if (hkt_comm_init_env(&comm, NULL) < 0) {
+        hkt_tool_say("generate", "%s", hkt_last_error());
+        return TOOL_FAILED;
+    }
+    const bool speaks = hkt_comm_rank(comm) == 0;
+
+    code = hkt_generator_create(&options.config, comm, &generator) < 0 ? failed(speaks)
+                                                                       : write_text(generator, &options, speaks);
+    const enum hkt_status ended = hkt_generator_destroy(generator);
+
+    return (hkt_comm_destroy(comm) < 0 || ended < 0) && code == TOOL_OK ? TOOL_FAILED : code;
+}
