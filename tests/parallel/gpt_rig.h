@@ -18,7 +18,7 @@
 #include "parallel/gpt.h"
 #include "ranks.h"
 
-enum { RIG_RANKS_MAX = 8, RIG_MICROS_MAX = 12, RIG_ELEMS_MAX = 120000, RIG_ROWS_MAX = 64 };
+enum { RIG_RANKS_MAX = 8, RIG_MICROS_MAX = 12, RIG_ELEMS_MAX = 120000, RIG_ROWS_MAX = 128 };
 
 /* Models with odd shapes, initial values far from 0 so that nothing is negligible. */
 static inline struct hkt__gpt_config tiny(void)
@@ -118,15 +118,13 @@ static inline void rig_free(struct rig_result *result)
     munmap(result, sizeof *result);
 }
 
-/* Token t of the whole batch, and whether it counts: about one in four does not, and of one micro-batch none. */
-static inline int32_t rig_token(const struct hkt__gpt_config *config, int micro, int64_t row, int is_target)
+/* Token `row` of the whole batch, and whether it counts: in some sequences all do, in some a part, in every fifth none. */
+static inline int32_t rig_token(const struct hkt__gpt_config *config, int64_t row, int is_target)
 {
-    const struct hkt__rng rng = { 7, hkt__rng_site((unsigned)is_target, 0, (uint64_t)micro) };
-    const uint32_t bits = hkt__rng_bits(&rng, (uint64_t)row);
+    const struct hkt__rng rng = { 7, hkt__rng_site((unsigned)is_target, 0, 0) };
+    const uint32_t bits = hkt__rng_bits(&rng, (uint64_t)row), sequence = (uint32_t)(row / config->seq);
 
-    if (is_target && (bits >> 20) % 4 < (unsigned)micro % 3)
-        return -1;
-    if (is_target && micro % 5 == 4)
+    if (is_target && ((bits >> 20) % 4 < sequence % 3 || sequence % 5 == 4))
         return -1;
     return (int32_t)(bits % (uint32_t)config->shape.vocab);
 }
@@ -144,8 +142,8 @@ static inline void rig_data(const struct rig_case *run, int dp_index, struct rig
         const int global = dp_index * run->micros + m;
 
         for (int64_t r = 0; r < rows; r++) {
-            data->ids[m][r] = rig_token(&run->config, global, r, 0);
-            data->targets[m][r] = rig_token(&run->config, global, r, 1);
+            data->ids[m][r] = rig_token(&run->config, global * rows + r, 0);
+            data->targets[m][r] = rig_token(&run->config, global * rows + r, 1);
         }
         data->micros[m].ids = data->ids[m];
         data->micros[m].targets = data->targets[m];

@@ -1,7 +1,7 @@
 /* What could break: a gradient of the whole model that is not the derivative of its loss (blocks right, joints wrong); bits
- * that change with recompute, with a second run, with the pass that has no backward; a model of one expert that is not the
- * dense one; memory that recompute should have saved; a layout that is impossible and not refused, or refused without its
- * numbers; a leak where memory ends. One rank. */
+ * that change with recompute, with a second run, with the pass that has no backward; sums that change with the size of
+ * micro-batches; a model of one expert that is not the dense one; memory that recompute should have saved; a layout that is
+ * impossible and not refused, or refused without its numbers; a leak where memory ends. One rank. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -149,6 +149,21 @@ static void recompute_gives_the_same_bits(void **state)
             assert_true(results[1]->rank[0].peak < peak);
             peak = results[1]->rank[0].peak;
         }
+    }
+}
+
+/* Eight sequences in micro-batches of one, two, four and eight: the same tokens, the same dropout, the same sums. */
+static void micro_batches_of_any_size(void **state)
+{
+    (void)state;
+    for (int size = 1; size <= 8; size *= 2) {
+        struct rig_case run = { .config = tiny(), .schedule = HKT_PIPE_GPIPE, .micros = 8 / size };
+
+        run.config.micro_batch = size;
+        run.config.dropout = 0.2;
+        rig_run(&run, 1, results[size > 1]);
+        if (size > 1)
+            rig_compare("micro-batches", results[1], results[0], 1e-12);
     }
 }
 
@@ -383,6 +398,7 @@ int main(void)
         cmocka_unit_test(gradients_are_derivatives),
         cmocka_unit_test(gradients_of_experts_are_derivatives),
         cmocka_unit_test(recompute_gives_the_same_bits),
+        cmocka_unit_test(micro_batches_of_any_size),
         cmocka_unit_test(one_expert_is_the_dense_model),
         cmocka_unit_test(narrow_types_are_near),
         cmocka_unit_test(impossible_models_are_refused),
