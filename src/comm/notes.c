@@ -201,7 +201,8 @@ void hkt__notes_absent(const struct hkt_comm *comm, uint32_t op_seq, char *out_t
 
 static bool is_same_place(const struct hkt__heard *a, const struct hkt__heard *b)
 {
-    return (a->when_ns == 0) == (b->when_ns == 0) && a->is_running == b->is_running && a->stamp.op_seq == b->stamp.op_seq;
+    return (a->when_ns == 0) == (b->when_ns == 0) && a->is_running == b->is_running && a->stamp.op_seq == b->stamp.op_seq &&
+           a->stamp.call == b->stamp.call && a->stamp.count == b->stamp.count && a->stamp.root == b->stamp.root;
 }
 
 /** One line for all ranks that are where `first` is; nothing if an earlier rank's line has told. */

@@ -164,13 +164,41 @@ static void dump_records(const struct hkt__recorder *recorder, FILE *file, int j
     }
 }
 
+/** Text of users and of the system as a JSON string. */
+static void print_string(const char *text, FILE *file)
+{
+    fputc('"', file);
+    for (const char *at = text; *at != '\0'; at++) {
+        if (*at == '"' || *at == '\\')
+            fprintf(file, "\\%c", *at);
+        else if ((unsigned char)*at < 0x20)
+            fprintf(file, "\\u%04x", (unsigned)*at);
+        else
+            fputc(*at, file);
+    }
+    fputc('"', file);
+}
+
+static void dump_head(const struct hkt_comm *comm, FILE *file, int json)
+{
+    const char *status = hkt_status_name(hkt_comm_status(comm));
+
+    if (!json) {
+        fprintf(file, "%s: rank %d of %d, %s\n", comm->name, comm->rank, comm->nranks, status);
+        return;
+    }
+    fprintf(file, "{\"comm\": ");
+    print_string(comm->name, file);
+    fprintf(file, ", \"rank\": %d, \"nranks\": %d, \"status\": \"%s\", \"failure\": ", comm->rank, comm->nranks, status);
+    print_string(hkt_comm_last_error(comm), file);
+    fprintf(file, ", \"operations\": [");
+}
+
 enum hkt_status hkt_comm_dump(const struct hkt_comm *comm, FILE *file, int json)
 {
     if (comm == NULL || file == NULL)
         return hkt__fail(HKT_ERR_INVALID, "hkt_comm_dump: comm and file must not be NULL");
-    fprintf(file, json ? "{\"comm\": \"%s\", \"rank\": %d, \"nranks\": %d, \"status\": \"%s\", \"operations\": ["
-                       : "%s: rank %d of %d, %s\n",
-            comm->name, comm->rank, comm->nranks, hkt_status_name(hkt_comm_status(comm)));
+    dump_head(comm, file, json);
     dump_records(&comm->watch.recorder, file, json);
     if (json)
         fprintf(file, "\n], \"ranks\": [");

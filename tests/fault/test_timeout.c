@@ -270,18 +270,20 @@ static void run_stuck(struct place *p)
     close_place(p, HKT_ERR_TIMEOUT);
 }
 
-/** Who has done its part and gone on to a message is not said to be absent. */
+/** Who has done its part and gone on to a message is not said to be absent. The vector is larger than what the absent rank's
+ *  channel holds, by less than the slices that a root may be ahead. */
 static void run_gone_on(struct place *p)
 {
+    enum { COUNT = 100000 };
     enum hkt_status rc;
 
     open_place(p, p->rank->rank == 0 ? TIMEOUT_MS : LONG_MS, "broadcast=binomial");
     if (p->rank->rank == ABSENT)
         while (hkt_comm_status(p->comm) == HKT_OK)
             ranks_sleep_ms(1);
-    rc = hkt_broadcast(p->in, p->out, LARGE, HKT_F32, 0, p->comm, NULL);
+    rc = hkt_broadcast(p->in, p->out, COUNT, HKT_F32, 0, p->comm, NULL);
     if (p->rank->rank == 1 && rc == HKT_OK)
-        rc = hkt_send(p->in, LARGE, HKT_F32, 0, p->comm, NULL);
+        rc = hkt_send(p->in, COUNT, HKT_F32, 0, p->comm, NULL);
     ranks_require_status(p->rank, rc, HKT_ERR_TIMEOUT, "a broadcast to a rank that does not come");
     ranks_require_text(p->rank, hkt_last_error(), "not entered yet: rank 2; finished by rank 1");
     close_place(p, HKT_ERR_TIMEOUT);
@@ -334,6 +336,57 @@ static void run_dump(struct place *p)
     }
     ranks_require_ok(p->rank, sum(p, 4, NULL), "all_reduce");
     ranks_require_ok(p->rank, hkt_comm_destroy(p->comm), "hkt_comm_destroy");
+    ranks_require_ok(p->rank, hkt_barrier(p->rank->comm, NULL), "the parent's barrier");
+}
+
+/** What a dump says, as text or JSON; the caller frees it. */
+static char *dump_of(const struct place *p, int json)
+{
+    char *text = NULL;
+    size_t bytes = 0;
+    FILE *file = open_memstream(&text, &bytes);
+
+    ranks_require_ok(p->rank, hkt_comm_dump(p->comm, file, json), "hkt_comm_dump");
+    fclose(file);
+    return text;
+}
+
+/** Ranks in different calls are told apart, also after that has failed; and a name cannot break the JSON. */
+static void run_dump_of_mismatch(struct place *p)
+{
+    const int64_t deadline_ms = ranks_now_ms() + LONG_MS;
+    struct hkt_config config = HKT_CONFIG_INIT;
+    const bool is_odd = p->rank->rank == ABSENT;
+    int32_t one = 1;
+
+    config.name = "a \"name\"\\\n";
+    config.timeout_ms = LONG_MS;
+    ranks_require_ok(p->rank, hkt_comm_split(p->rank->comm, 0, p->rank->rank, &config, &p->comm), "split");
+    for (bool is_seen = !is_odd; !is_seen;) {
+        char *text = dump_of(p, 0);
+
+        is_seen = strstr(text, "rank 0-1: in all_reduce(count=4, float") != NULL;
+        ranks_require(p->rank, ranks_now_ms() < deadline_ms, "ranks 0 and 1 are not seen inside: %s", text);
+        free(text);
+    }
+    const enum hkt_status rc = is_odd ? hkt_all_reduce(&one, &one, 1, HKT_INT32, HKT_SUM, p->comm, NULL) : sum(p, 4, NULL);
+
+    ranks_require(p->rank, rc == HKT_ERR_MISMATCH, "%s instead of MISMATCH", hkt_status_name(rc));
+    char *text = dump_of(p, 0), *json = dump_of(p, 1);
+    cJSON *root = cJSON_Parse(json);
+
+    if (is_odd) {
+        ranks_require_text(p->rank, text, "rank 0-1: in all_reduce(count=4, float");
+        ranks_require_text(p->rank, text, "rank 2: in all_reduce(count=1, int32");
+    }
+    ranks_require(p->rank, root != NULL, "not JSON: %s", json);
+    ranks_require(p->rank, strcmp(cJSON_GetStringValue(cJSON_GetObjectItem(root, "comm")), config.name) == 0, "name: %s", json);
+    ranks_require(p->rank, strcmp(cJSON_GetStringValue(cJSON_GetObjectItem(root, "failure")), hkt_comm_last_error(p->comm)) == 0,
+                  "failure: %s", json);
+    cJSON_Delete(root);
+    free(text);
+    free(json);
+    ranks_require(p->rank, hkt_comm_destroy(p->comm) < 0, "the failed communicator's end");
     ranks_require_ok(p->rank, hkt_barrier(p->rank->comm, NULL), "the parent's barrier");
 }
 
@@ -446,6 +499,7 @@ static void run_places(struct ranks_rank *rank)
     if (strcmp(transport, "thread") != 0)
         run_stopped(&p);
     run_dump(&p);
+    run_dump_of_mismatch(&p);
     run_revoke(&p, late_all_reduce);
     run_revoke(&p, late_large_all_reduce);
     run_revoke(&p, late_receiver);
