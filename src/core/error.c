@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -17,7 +18,10 @@ static void record(enum hkt_status status, int sys_errno, int peer, const char *
     if (sys_errno != 0 && used >= 0 && (size_t)used < sizeof text - 3) {
         char why[128];
 
-        snprintf(text + used, sizeof text - (size_t)used, ": %s", strerror_r(sys_errno, why, sizeof why));
+        const bool is_full = sys_errno == EMFILE && strstr(text, "ulimit") == NULL;
+
+        snprintf(text + used, sizeof text - (size_t)used, ": %s%s", strerror_r(sys_errno, why, sizeof why),
+                 is_full ? ": raise the limit (ulimit -n), or use fewer communicators" : "");
     }
     error_here.status = status;
     error_here.sys_errno = sys_errno;

@@ -22,7 +22,7 @@
     X(tune, "HOCKET_TUNE", string, 0, 0, "", "file of `hocket tune` with measured choices, or off; rank 0's counts; default ~/.cache/hocket/tune.json if it exists") \
     X(debug, "HOCKET_DEBUG", string, 0, 0, "", "log to stderr: level or subsystem=level list; levels error, warn, info, debug, trace") \
     X(interface, "HOCKET_INTERFACE", string, 0, 0, "", "network interface or address prefix for tcp, e.g. eth0")      \
-    X(address, "HOCKET_ADDRESS", string, 0, 0, "", "address the rendezvous root listens on")                           \
+    X(address, "HOCKET_ADDRESS", string, 0, 0, "", "address the rendezvous root listens on, unless ranks were told a loopback one")                           \
     X(token, "HOCKET_TOKEN", string, 0, 0, "", "job secret, the same on all ranks; ranks without it are refused")     \
     X(tcp_sockets, "HOCKET_TCP_SOCKETS", int, 1, 16, "2", "sockets per peer and lane")                                 \
     X(tcp_frame_bytes, "HOCKET_TCP_FRAME_BYTES", bytes, 4096, 4194304, "256K", "largest tcp frame")                    \

@@ -22,6 +22,19 @@ static void fail_records_status_and_text(void **state)
     assert_int_equal(hkt__error_here()->peer, -1);
 }
 
+/* Whatever wanted one more file, the mend is the same. */
+static void a_full_table_of_files_names_the_limit(void **state)
+{
+    (void)state;
+    errno = EMFILE;
+    assert_int_equal(hkt__fail_sys(HKT_ERR_SYSTEM, "memfd_create"), HKT_ERR_SYSTEM);
+    assert_non_null(strstr(hkt_last_error(), "Too many open files"));
+    assert_non_null(strstr(hkt_last_error(), "ulimit -n"));
+    errno = EMFILE;
+    assert_int_equal(hkt__fail_sys(HKT_ERR_SYSTEM, "socket (ulimit -n)"), HKT_ERR_SYSTEM);
+    assert_string_equal(strstr(hkt_last_error(), "ulimit -n"), "ulimit -n): Too many open files"); /* said once */
+}
+
 static void fail_sys_appends_errno(void **state)
 {
     (void)state;
@@ -108,6 +121,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(fail_records_status_and_text),
         cmocka_unit_test(fail_sys_appends_errno),
+        cmocka_unit_test(a_full_table_of_files_names_the_limit),
         cmocka_unit_test(fail_peer_keeps_the_rank),
         cmocka_unit_test(context_goes_in_front),
         cmocka_unit_test(an_argument_may_be_the_record_itself),
