@@ -78,14 +78,15 @@ static bool is_late(const struct meet *meet)
 static enum hkt_status root_listen(const struct meet *meet, int *out_fd)
 {
     const char *address = meet->settings->address;
-    const char *host = address[0] != '\0' ? address : NULL;
+    const bool is_local = hkt__net_is_loopback_name(meet->id->host);
+    const char *host = address[0] != '\0' && !is_local ? address : NULL;
     const int64_t until_ns = hkt__now_ns() + BIND_PATIENCE_MS * NS_PER_MS;
 
     *out_fd = hkt__boot_listener_take(meet->id);
     if (*out_fd >= 0)
         return HKT_OK;
-    /* A root at a loopback name serves this host only, so no other host needs to see the port. */
-    if (host == NULL && hkt__net_is_loopback_name(meet->id->host))
+    /* A root at a loopback name serves this host only, so no other host needs to see the port; and there it is looked for. */
+    if (is_local)
         host = strcmp(meet->id->host, "localhost") == 0 ? "127.0.0.1" : meet->id->host;
     return hkt__net_listen(host, meet->id->port, until_ns < meet->deadline_ns ? until_ns : meet->deadline_ns, out_fd);
 }

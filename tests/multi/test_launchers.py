@@ -182,6 +182,14 @@ class Played(Case):
                 root.wait()
             root.stdout.close()
 
+    def test_an_address_to_listen_on_does_not_hide_a_local_root(self):
+        """`hocket run` and single-host launchers tell all ranks a loopback address: there rank 0 must be found."""
+        for address in ('::1', '127.0.0.2'):
+            with self.subTest(address=address):
+                result = run(HOCKET, 'run', '-n', '2', HELLO, HOCKET_ADDRESS=address, HOCKET_INIT_TIMEOUT='5s')
+                self.assertEqual(result.returncode, 0, result.stderr)
+                self.check_hello(result.stdout, 2)
+
     def test_a_taken_port_is_named(self):
         with socket.socket() as taken:
             taken.bind(('127.0.0.1', 0))
