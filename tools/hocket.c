@@ -1,4 +1,5 @@
 /* The `hocket` command: a table of subcommands, and nothing else. */
+#include <hocket/hocket.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -27,7 +28,8 @@ static const struct tool tools[] = {
 static void print_help(FILE *file)
 {
     fputs("usage: hocket COMMAND [ARGUMENTS]\n"
-          "       hocket COMMAND --help\n\n"
+          "       hocket COMMAND --help\n"
+          "       hocket --version\n\n"
           "commands:\n",
           file);
     for (size_t i = 0; i < TOOL_COUNT; i++)
@@ -62,6 +64,10 @@ int main(int argc, char **argv)
     if (argc < 2) {
         print_help(stderr);
         return TOOL_USAGE;
+    }
+    if (strcmp(argv[1], "--version") == 0 || strcmp(argv[1], "-V") == 0 || strcmp(argv[1], "version") == 0) {
+        printf("hocket %d.%d.%d\n", HKT_VERSION_MAJOR, HKT_VERSION_MINOR, HKT_VERSION_PATCH);
+        return fflush(stdout) == 0 ? TOOL_OK : TOOL_FAILED;
     }
     if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 || strcmp(argv[1], "help") == 0)
         return help(argc, argv);

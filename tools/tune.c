@@ -5,6 +5,7 @@
 #include <getopt.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "tools.h"
@@ -250,6 +251,45 @@ static enum hkt_status measure_all(struct tune_rank *rank, double prices[HKT_PRI
     return rc;
 }
 
+/** Whether a file can be written at `path`, whose folders may not be there yet; says why not. */
+static bool can_write(const char *path)
+{
+    char above[1024];
+    struct stat file = {0};
+
+    if (path[0] == '\0') {
+        hkt_tool_say("tune", "HOCKET_TUNE=off, or no home folder: say with --output where the table goes");
+        return false;
+    }
+    snprintf(above, sizeof above, "%s", path);
+    bool is_good = stat(above, &file) != 0 || !S_ISDIR(file.st_mode);
+
+    for (bool is_there = false; is_good && !is_there;) { /* up to the first folder that is there */
+        char *slash = strrchr(above, '/');
+
+        if (slash == NULL || slash == above)
+            snprintf(above, sizeof above, "%s", slash == NULL ? "." : "/");
+        else
+            *slash = '\0';
+        is_there = stat(above, &file) == 0;
+        is_good = is_there || (errno == ENOENT && slash != NULL && slash != above);
+    }
+    if (is_good && S_ISDIR(file.st_mode) && access(above, W_OK | X_OK) == 0)
+        return true;
+    if (S_ISDIR(file.st_mode) != is_good) /* a folder where a file should be, or the reverse */
+        errno = is_good ? ENOTDIR : EISDIR;
+    hkt_tool_say("tune", "the table cannot be written to %s: %s", path, strerror(errno));
+    return false;
+}
+
+/** Rank 0 looks where the table will go before anything is measured; all ranks go on only if it can be written. */
+static bool has_place(const struct tune_rank *rank, const char *path)
+{
+    int32_t is_good = rank->rank == 0 && can_write(path);
+
+    return hkt_broadcast(&is_good, &is_good, 1, HKT_INT32, 0, rank->comm, NULL) == HKT_OK && is_good;
+}
+
 static int tune(struct tune_rank *rank)
 {
     const char *path = rank->options->output != NULL ? rank->options->output : hkt_tune_path();
@@ -257,19 +297,21 @@ static int tune(struct tune_rank *rank)
     double prices[HKT_PRICE_COUNT], error = 0;
     enum hkt_status rc = HKT_ERR_NOMEM;
 
+    if (!has_place(rank, path)) {
+        free(choices);
+        return TOOL_FAILED;
+    }
     if (choices != NULL) {
         hkt_comm_prices(rank->comm, prices);
         rc = measure_all(rank, prices, choices, &error);
     }
-    if (rc == HKT_OK && rank->rank == 0 && path[0] == '\0')
-        hkt_tool_say("tune", "HOCKET_TUNE=off, or no home folder: say with --output where the table goes");
     if (rc == HKT_OK && rank->rank == 0) {
-        rc = path[0] == '\0' ? HKT_ERR_INVALID : hkt_tune_save(rank->comm, path, prices, choices->list, choices->count);
+        rc = hkt_tune_save(rank->comm, path, prices, choices->list, choices->count);
         if (rc == HKT_OK)
             printf("%d cases, %d contested and measured; table for %d ranks over %s: %s\n", choices->cases, choices->count,
                    rank->nranks, hkt_comm_route(rank->comm), path);
     }
-    if (rc < 0 && (rank->rank != 0 || path[0] != '\0'))
+    if (rc < 0)
         hkt_tool_say("tune", "rank %d: %s: %s", rank->rank, hkt_status_name(rc), hkt_last_error());
     free(choices);
     return rc == HKT_OK ? TOOL_OK : TOOL_FAILED;

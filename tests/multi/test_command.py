@@ -39,6 +39,10 @@ class Help(Case):
             self.assertTrue(text.startswith(f'usage: hocket {command}'), command)
             self.assertEqual(self.output('help', command), text)
 
+    def test_version(self):
+        for word in ('--version', '-V', 'version'):
+            self.assertRegex(self.output(word), r'^hocket \d+\.\d+\.\d+\n$')
+
     def test_wrong_command(self):
         self.assert_usage('frobnicate', word='frobnicate')
         self.assertEqual(hocket().returncode, 2)

@@ -170,6 +170,15 @@ class Tune(unittest.TestCase):
         for row in rows:
             self.assertAlmostEqual(sum(row['terms_us']), row['predicted_us'], delta=1e-6 + row['predicted_us'] * 1e-6)
 
+    def test_a_table_that_cannot_be_written_is_found_before_measuring(self):
+        for path in (self.folder.name, os.path.join(self.path, 'below a file.json')):
+            with self.subTest(path=path):
+                result = run('tune', '-n', '2', *SMALL, '-o', path)
+                self.assertEqual((result.returncode, result.stdout), (1, ''))
+                said = [line for line in result.stderr.splitlines() if not line.startswith('hocket run:')]
+                self.assertEqual(len(said), 1, 'rank 0 says it, once')
+                self.assertIn(path, said[0])
+
     def test_wrong_calls(self):
         for args, word in ((('-n', '1'), '-n'), (('--rounds', '2'), '-r'), (('-c', 'all_rdeuce'), 'all_rdeuce'),
                            (('more',), 'more'), (('--colour',), '--colour'), (('-b', '1M', '-e', '1K'), 'less'),
