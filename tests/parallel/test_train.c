@@ -1,0 +1,514 @@
+/* What could break: a layout changes what is trained (loss, norm of the gradient, held-out loss); a ZeRO stage, schedule or
+ * prefetch changes bits; a checkpoint of one layout gives another model, or another future, in a second one; resuming is not
+ * bit for bit what going on would have been; cached decoding gives other logits than training does, or other tokens on more
+ * ranks; what cannot be is tried, or refused without its numbers. Odd shapes throughout: three layers, 255 + 14 words. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <math.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "hocket/parallel.h"
+#include "ranks.h"
+
+enum { STEPS = 4, SAVED_AT = 2 };
+
+struct layout {
+    int nranks, dp, tp, pp, ep, zero, shard, sp, chunks;
+    enum hkt_pipe_kind schedule;
+    int keep, every, no_overlap, prefetch, micro;
+    enum hkt_recompute recompute;
+};
+
+/* One step's numbers. */
+struct numbers {
+    double loss, norm;
+};
+struct outcome {
+    struct numbers step[STEPS + 1];
+    double held_out;
+};
+
+struct job {
+    struct layout layout;
+    int experts, dropout;
+    enum hkt_dtype dtype;
+    enum hkt_train_optimizer optimizer;
+    const char *save, *resume; /* save after SAVED_AT steps; resume before the first */
+    int is_async;
+    const char *text;
+    struct ranks_shared *shared;
+};
+
+static char folder[] = "/tmp/hocket-test-train-XXXXXX";
+static char text_path[256];
+
+static void require_ok(struct ranks_rank *rank, enum hkt_status got, const char *what)
+{
+    ranks_require(rank, got == HKT_OK, "%s: %s", what, hkt_parallel_last_error());
+}
+
+static struct hkt_train_config config_of(const struct job *job)
+{
+    const struct layout *l = &job->layout;
+    struct hkt_train_config c = hkt_train_defaults();
+
+    c.shape = (struct hkt_shape){ .layers = 3, .heads = 4, .kv_heads = 2, .hidden = 20, .head_dim = 6, .ffn = 27,
+                                  .vocab = 269, .positions = 9, .biases = 1, .tied = 1, .experts = job->experts,
+                                  .top_k = job->experts > 0 ? 2 : 0 };
+    c.layout = (struct hkt_layout){ .dp = l->dp, .tp = l->tp, .pp = l->pp, .ep = l->ep, .zero = l->zero, .shard = l->shard,
+                                    .sequence_parallel = l->sp, .chunks = l->chunks, .schedule = l->schedule,
+                                    .global_batch = 12, .micro_batch = l->micro > 0 ? l->micro : 1, .seq = 8 };
+    c.data = job->text;
+    c.held_out = 0.2;
+    c.dtype = job->dtype;
+    c.optimizer = job->optimizer;
+    c.momentum = 0.9;
+    c.dropout = job->dropout ? 0.1 : 0;
+    c.clip = 0.3; /* below every norm here: a wrong norm changes parameters */
+    c.warmup_steps = 2;
+    c.decay_steps = 10;
+    c.lr = job->optimizer == HKT_TRAIN_SGD ? 0.5 : 3e-3;
+    c.balance_weight = c.z_weight = 0.01;
+    c.keep_gathered = l->keep;
+    c.reduce_every = l->every;
+    c.overlap = !l->no_overlap;
+    c.prefetch = l->prefetch;
+    c.bucket_bytes = 4096;
+    c.recompute = l->recompute;
+    return c;
+}
+
+static void put(struct job *job, struct ranks_rank *rank, int index, double value)
+{
+    int64_t bits;
+
+    (void)job;
+    memcpy(&bits, &value, sizeof bits);
+    atomic_store(&rank->shared->counters[index], bits);
+}
+
+/* Counters 0 .. 2 * STEPS - 1: loss and norm; 2 * STEPS: held out. */
+static void train(struct ranks_rank *rank)
+{
+    struct job *job = rank->arg;
+    struct hkt_trainer *trainer = NULL;
+    const struct hkt_train_config config = config_of(job);
+    double held_out = 0;
+
+    require_ok(rank, hkt_trainer_create(&config, rank->comm, &trainer), "create");
+    if (job->resume != NULL)
+        require_ok(rank, hkt_trainer_resume(trainer, job->resume), "resume");
+    for (int step = (int)hkt_trainer_steps(trainer) + 1; step <= STEPS; step++) {
+        struct hkt_train_report report;
+
+        require_ok(rank, hkt_trainer_step(trainer, &report), "step");
+        ranks_require(rank, report.step == step && report.tokens == 12 * 8, "step %d has %lld tokens", step,
+                      (long long)report.tokens);
+        if (rank->rank == 0) {
+            put(job, rank, 2 * (step - 1), report.loss);
+            put(job, rank, 2 * (step - 1) + 1, report.grad_norm);
+        }
+        if (step == SAVED_AT && job->save != NULL)
+            require_ok(rank, hkt_trainer_save(trainer, job->save, job->is_async), "save");
+    }
+    require_ok(rank, hkt_trainer_evaluate(trainer, 1, &held_out), "evaluate");
+    if (rank->rank == 0)
+        put(job, rank, 2 * STEPS, held_out);
+    require_ok(rank, hkt_trainer_destroy(trainer), "destroy");
+}
+
+static const char *const in_rank_order[] = { "HOCKET_DETERMINISTIC=rank_order", NULL };
+
+static double counter(const struct ranks_shared *shared, int index)
+{
+    const int64_t bits = atomic_load(&shared->counters[index]);
+    double value;
+
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+static struct outcome run(struct job job)
+{
+    struct ranks_shared *shared = NULL;
+    struct outcome outcome;
+
+    job.text = text_path;
+    if (job.layout.schedule == HKT_PIPE_FORWARD)
+        job.layout.schedule = HKT_PIPE_1F1B;
+    const struct ranks_job ranks = { .kind = RANKS_THREADS, .nranks = job.layout.nranks, .settings = in_rank_order,
+                                     .leaves_descriptors = true, .fn = train, .arg = &job };
+
+    if (!ranks_try(&ranks, &shared)) {
+        char text[RANKS_TEXT_MAX];
+
+        snprintf(text, sizeof text, "%s", shared->text);
+        ranks_release(shared);
+        fail_msg("%d ranks, dp %d tp %d pp %d ep %d zero %d: %s", job.layout.nranks, job.layout.dp, job.layout.tp,
+                 job.layout.pp, job.layout.ep, job.layout.zero, text);
+    }
+    for (int step = 0; step < STEPS; step++)
+        outcome.step[step] = (struct numbers){ counter(shared, 2 * step), counter(shared, 2 * step + 1) };
+    outcome.held_out = counter(shared, 2 * STEPS);
+    ranks_release(shared);
+    return outcome;
+}
+
+static double apart(double a, double b)
+{
+    return fabs(a - b) / fabs(b);
+}
+
+/* Largest relative difference from step `from` on. */
+static double distance(const struct outcome *a, const struct outcome *b, int from)
+{
+    double worst = apart(a->held_out, b->held_out);
+
+    for (int step = from; step < STEPS; step++) {
+        worst = fmax(worst, apart(a->step[step].loss, b->step[step].loss));
+        worst = fmax(worst, apart(a->step[step].norm, b->step[step].norm));
+    }
+    return worst;
+}
+
+static const struct layout one = { .nranks = 1 };
+
+static void require_close(struct job job, const struct outcome *want, double tolerance)
+{
+    const struct outcome got = run(job);
+    const struct layout *l = &job.layout;
+    const double worst = distance(&got, want, 0);
+
+    if (!(worst <= tolerance))
+        fail_msg("dp %d tp %d pp %d ep %d zero %d shard %d sp %d schedule %s: %g apart; last loss %.17g, not %.17g, norm %.17g, "
+                 "not %.17g", l->dp, l->tp, l->pp, l->ep, l->zero, l->shard, l->sp, hkt_pipe_kind_name(l->schedule), worst,
+                 got.step[STEPS - 1].loss, want->step[STEPS - 1].loss, got.step[STEPS - 1].norm, want->step[STEPS - 1].norm);
+}
+
+/* ---- layouts ---- */
+
+static const struct layout layouts[] = {
+    { .nranks = 2, .dp = 2, .zero = 0 },
+    { .nranks = 2, .dp = 2, .zero = 3, .prefetch = 2 },
+    { .nranks = 2, .tp = 2 },
+    { .nranks = 2, .tp = 2, .sp = 1, .zero = 2 },
+    { .nranks = 2, .pp = 2, .micro = 2 },
+    { .nranks = 2, .pp = 2, .schedule = HKT_PIPE_ZB_H1, .zero = 3, .micro = 4 },
+    { .nranks = 3, .dp = 3, .zero = 1 },
+    { .nranks = 3, .pp = 3, .schedule = HKT_PIPE_GPIPE, .micro = 6 },
+    { .nranks = 4, .tp = 4 },
+    { .nranks = 4, .dp = 2, .tp = 2, .zero = 3, .keep = 1 },
+    { .nranks = 4, .dp = 2, .pp = 2, .schedule = HKT_PIPE_ZB_H1, .zero = 2, .every = 1 },
+    { .nranks = 4, .tp = 2, .pp = 2, .sp = 1, .zero = 1 },
+    { .nranks = 4, .dp = 4, .zero = 3, .shard = 2 },
+    { .nranks = 6, .dp = 3, .pp = 2, .zero = 2, .recompute = HKT_RECOMPUTE_FULL },
+    { .nranks = 8, .dp = 2, .tp = 2, .pp = 2, .zero = 1 },
+};
+
+static void every_layout_trains_the_same_model(void **state)
+{
+    const struct outcome adamw = run((struct job){ .layout = one, .dtype = HKT_F64 });
+    const struct outcome sgd = run((struct job){ .layout = one, .dtype = HKT_F64, .optimizer = HKT_TRAIN_SGD, .dropout = 1 });
+
+    (void)state;
+    for (size_t i = 0; i < sizeof layouts / sizeof layouts[0]; i++) {
+        if (ranks_small() && layouts[i].nranks > 4)
+            continue;
+        require_close((struct job){ .layout = layouts[i], .dtype = HKT_F64 }, &adamw, 1e-10);
+        if (i % 2 == 1) /* recompute and cut sequences meet dropout; a wrong factor of gradients meets SGD */
+            require_close((struct job){ .layout = layouts[i], .dtype = HKT_F64, .optimizer = HKT_TRAIN_SGD, .dropout = 1 },
+                          &sgd, 1e-10);
+    }
+}
+
+static void experts_train_the_same_model(void **state)
+{
+    static const struct layout with_experts[] = {
+        { .nranks = 2, .dp = 2, .ep = 2 },
+        { .nranks = 4, .dp = 4, .ep = 2, .zero = 3 },
+        { .nranks = 4, .dp = 2, .tp = 2, .ep = 2, .zero = 1 },
+    };
+    const struct outcome want = run((struct job){ .layout = one, .dtype = HKT_F64, .experts = 3 });
+    const struct outcome even = run((struct job){ .layout = one, .dtype = HKT_F64, .experts = 4 });
+
+    (void)state;
+    require_close((struct job){ .layout = { .nranks = 2, .pp = 2 }, .dtype = HKT_F64, .experts = 3 }, &want, 1e-10);
+    for (size_t i = 0; i < sizeof with_experts / sizeof with_experts[0]; i++)
+        require_close((struct job){ .layout = with_experts[i], .dtype = HKT_F64, .experts = 4 }, &even, 1e-10);
+}
+
+static void stages_and_schedules_give_the_same_bits(void **state)
+{
+    static const struct layout same[] = {
+        { .nranks = 2, .dp = 2, .zero = 1, .prefetch = 1 }, { .nranks = 2, .dp = 2, .zero = 2, .no_overlap = 1 },
+        { .nranks = 2, .dp = 2, .zero = 3, .prefetch = 3 }, { .nranks = 2, .dp = 2, .zero = 3, .keep = 1, .no_overlap = 1 },
+        { .nranks = 2, .dp = 2, .zero = 3, .recompute = HKT_RECOMPUTE_SELECTIVE },
+    };
+    const enum hkt_dtype dtypes[] = { HKT_F32, HKT_BF16 };
+
+    (void)state;
+    for (int d = 0; d < 2; d++) {
+        const struct outcome want = run((struct job){ .layout = { .nranks = 2, .dp = 2 }, .dtype = dtypes[d], .dropout = 1 });
+
+        for (size_t i = 0; i < sizeof same / sizeof same[0]; i++)
+            require_close((struct job){ .layout = same[i], .dtype = dtypes[d], .dropout = 1 }, &want, 0);
+    }
+}
+
+/* ---- checkpoints ---- */
+
+static const struct layout saved[] = {
+    { .nranks = 1 },
+    { .nranks = 2, .dp = 2, .zero = 3 },
+    { .nranks = 2, .tp = 2, .zero = 1 },
+    { .nranks = 2, .pp = 2, .schedule = HKT_PIPE_ZB_H1 },
+    { .nranks = 4, .dp = 2, .tp = 2, .zero = 2 },
+    { .nranks = 3, .dp = 3, .zero = 0 },
+};
+enum { SAVED = sizeof saved / sizeof saved[0] };
+
+static void a_checkpoint_goes_on_in_any_layout(void **state)
+{
+    struct outcome whole[SAVED];
+    char path[SAVED][300];
+
+    (void)state;
+    for (int i = 0; i < SAVED; i++) {
+        snprintf(path[i], sizeof path[i], "%s/saved%d", folder, i);
+        whole[i] = run((struct job){ .layout = saved[i], .dtype = HKT_F64, .save = path[i], .is_async = i % 2 });
+    }
+    for (int from = 0; from < SAVED; from++)
+        for (int to = 0; to < SAVED; to++) {
+            if (from != to && ranks_small() && (from + to) % 3 != 0)
+                continue;
+            const struct outcome got = run((struct job){ .layout = saved[to], .dtype = HKT_F64, .resume = path[from] });
+            const double worst = distance(&got, &whole[to], SAVED_AT);
+
+            if (worst > (from == to ? 0 : 1e-10))
+                fail_msg("saved in layout %d, resumed in %d: %g apart", from, to, worst);
+        }
+}
+
+static void bf16_and_sgd_resume_bit_for_bit(void **state)
+{
+    const struct layout layout = { .nranks = 2, .dp = 2, .zero = 2 };
+    char path[300];
+
+    (void)state;
+    snprintf(path, sizeof path, "%s/bf16", folder);
+    for (int sgd = 0; sgd < 2; sgd++) {
+        const enum hkt_train_optimizer optimizer = sgd ? HKT_TRAIN_SGD : HKT_TRAIN_ADAMW;
+        const struct outcome want = run((struct job){ .layout = layout, .dtype = HKT_BF16, .save = path, .optimizer = optimizer,
+                                                      .dropout = 1 });
+        const struct outcome got = run((struct job){ .layout = layout, .dtype = HKT_BF16, .resume = path,
+                                                     .optimizer = optimizer, .dropout = 1 });
+
+        assert_true(distance(&got, &want, SAVED_AT) == 0);
+    }
+}
+
+static void another_model_is_not_resumed(void **state)
+{
+    struct job job = { .layout = one, .dtype = HKT_F64, .text = text_path };
+    struct hkt_train_config config = config_of(&job);
+    struct hkt_trainer *trainer = NULL;
+    struct hkt_train_report report;
+    char path[300];
+
+    (void)state;
+    config.layout.schedule = HKT_PIPE_1F1B;
+    snprintf(path, sizeof path, "%s/other", folder);
+    assert_int_equal(hkt_trainer_create(&config, NULL, &trainer), HKT_OK);
+    assert_int_equal(hkt_trainer_resume(trainer, path), HKT_ERR_SYSTEM);
+    assert_non_null(strstr(hkt_parallel_last_error(), "holds no checkpoint"));
+    assert_int_equal(hkt_trainer_step(trainer, &report), HKT_OK);
+    assert_int_equal(hkt_trainer_save(trainer, path, 0), HKT_OK);
+    assert_int_equal(hkt_trainer_destroy(trainer), HKT_OK);
+    config.shape.hidden = 28;
+    assert_int_equal(hkt_trainer_create(&config, NULL, &trainer), HKT_OK);
+    assert_int_equal(hkt_trainer_resume(trainer, path), HKT_ERR_INVALID);
+    assert_non_null(strstr(hkt_parallel_last_error(), "whose hidden is 20, this one's is 28"));
+    assert_int_equal(hkt_trainer_load_weights(trainer, path), HKT_ERR_INVALID);
+    assert_non_null(strstr(hkt_parallel_last_error(), "this model's is"));
+    assert_int_equal(hkt_trainer_destroy(trainer), HKT_OK);
+}
+
+/* ---- decoding ---- */
+
+struct decode_job {
+    const char *dir;
+    enum hkt_dtype dtype;
+};
+
+/* Mean loss of the first held-out sequence by cached decoding, and some likeliest tokens. */
+static void decode(struct ranks_rank *rank)
+{
+    const struct decode_job *job = rank->arg;
+    const struct hkt_generate_config config = { .dir = job->dir, .dtype = job->dtype };
+    struct hkt_generator *generator = NULL;
+    FILE *file = fopen(text_path, "rb");
+    unsigned char bytes[9];
+    double logits[269], loss = 0;
+    long all;
+
+    ranks_require(rank, file != NULL && fseek(file, 0, SEEK_END) == 0, "the text");
+    all = ftell(file);
+    ranks_require(rank, fseek(file, all - (long)((double)all * 0.2), SEEK_SET) == 0 && fread(bytes, 1, 9, file) == 9, "the text");
+    fclose(file);
+    require_ok(rank, hkt_generator_create(&config, rank->comm, &generator), "generator");
+    for (int i = 0; i < 8; i++) {
+        const int32_t token = bytes[i];
+        double sum = 0;
+
+        require_ok(rank, hkt_generator_prompt(generator, &token, 1), "prompt");
+        require_ok(rank, hkt_generator_logits(generator, logits), "logits");
+        for (int v = 0; v < 269; v++)
+            sum += exp(logits[v]);
+        loss += (log(sum) - logits[bytes[i + 1]]) / 8;
+    }
+    int32_t token = -1;
+
+    require_ok(rank, hkt_generator_next(generator, &token), "next");
+    ranks_require(rank, hkt_generator_next(generator, &token) == HKT_ERR_INVALID, "the tenth of 9 positions");
+    ranks_require_text(rank, hkt_parallel_last_error(), "all 9 positions are used");
+    if (rank->rank == 0) {
+        put(NULL, rank, 0, loss);
+        put(NULL, rank, 1, token);
+    }
+    require_ok(rank, hkt_generator_destroy(generator), "destroy");
+}
+
+static void held_out_of_one(struct ranks_rank *rank)
+{
+    struct job *job = rank->arg;
+    struct hkt_train_config config = config_of(job);
+    struct hkt_trainer *trainer = NULL;
+    double loss = 0;
+
+    config.layout.global_batch = 1;
+    require_ok(rank, hkt_trainer_create(&config, NULL, &trainer), "create");
+    require_ok(rank, hkt_trainer_resume(trainer, job->resume), "resume");
+    require_ok(rank, hkt_trainer_evaluate(trainer, 1, &loss), "evaluate");
+    put(job, rank, 0, loss);
+    require_ok(rank, hkt_trainer_destroy(trainer), "destroy");
+}
+
+static struct ranks_shared *run_ranks(int nranks, ranks_fn *fn, void *arg)
+{
+    const struct ranks_job ranks = { .kind = RANKS_THREADS, .nranks = nranks, .fn = fn, .arg = arg, .leaves_descriptors = true };
+    struct ranks_shared *shared = NULL;
+
+    if (!ranks_try(&ranks, &shared))
+        fail_msg("%d ranks: %s", nranks, shared->text);
+    return shared;
+}
+
+static void cached_decoding_is_the_model_that_was_trained(void **state)
+{
+    char path[300];
+
+    (void)state;
+    for (int experts = 0; experts <= 3; experts += 3) {
+        snprintf(path, sizeof path, "%s/decode%d", folder, experts);
+        run((struct job){ .layout = { .nranks = 2, .dp = 2 }, .dtype = HKT_F64, .experts = experts, .save = path });
+        struct job job = { .layout = { .nranks = 1, .schedule = HKT_PIPE_1F1B }, .dtype = HKT_F64, .experts = experts,
+                           .resume = path, .text = text_path };
+        struct ranks_shared *shared = run_ranks(1, held_out_of_one, &job);
+        const double want = counter(shared, 0);
+        double token = -1;
+
+        ranks_release(shared);
+        for (int nranks = 1; nranks <= 4; nranks *= 2) {
+            struct decode_job decoding = { path, HKT_F64 };
+
+            shared = run_ranks(nranks, decode, &decoding);
+            const double got = counter(shared, 0);
+
+            if (apart(got, want) > 1e-12)
+                fail_msg("%d ranks: the loss by cached decoding is %.17g, not %.17g", nranks, got, want);
+            assert_true(nranks == 1 || counter(shared, 1) == token);
+            token = counter(shared, 1);
+            ranks_release(shared);
+        }
+    }
+}
+
+/* ---- refusals ---- */
+
+static void refuse(struct hkt_train_config config, const char *why)
+{
+    struct hkt_trainer *trainer = NULL;
+
+    assert_true(hkt_trainer_create(&config, NULL, &trainer) < 0);
+    assert_null(trainer);
+    if (strstr(hkt_parallel_last_error(), why) == NULL)
+        fail_msg("\"%s\" does not say \"%s\"", hkt_parallel_last_error(), why);
+}
+
+static void the_impossible_is_refused_with_its_numbers(void **state)
+{
+    struct job job = { .layout = { .nranks = 1, .schedule = HKT_PIPE_1F1B }, .dtype = HKT_F32, .text = text_path };
+    const struct hkt_train_config good = config_of(&job);
+    struct hkt_train_config c;
+
+    (void)state;
+    c = good, c.layout.dp = 2, refuse(c, "2");
+    c = good, c.layout.seq = 11, refuse(c, "sequences of 11 tokens, but 9 positions");
+    c = good, c.shape.vocab = 100, refuse(c, "a vocabulary of 100");
+    c = good, c.shape.kv_heads = 3, refuse(c, "3");
+    c = good, c.dtype = HKT_F16, refuse(c, "training in half");
+    c = good, c.data = "/nonexistent/text", refuse(c, "/nonexistent/text cannot be read");
+    c = good, c.held_out = 1, refuse(c, "a share of 1 cannot be held out");
+    c = good, c.mesh = "tp dp", refuse(c, "must name tp, dp and pp");
+    c = good, c.mesh = "tp dp dp", refuse(c, "is no order of the axes");
+    c = good, c.reduce_every = 1, refuse(c, "use stage 2 or 3");
+    c = good, c.prefetch = 17, c.layout.zero = 3, refuse(c, "prefetch of 17 units");
+}
+
+/* ---- a text, and a folder for checkpoints ---- */
+
+static int make_text(void **state)
+{
+    FILE *file;
+
+    (void)state;
+    if (mkdtemp(folder) == NULL)
+        return -1;
+    snprintf(text_path, sizeof text_path, "%s/text", folder);
+    file = fopen(text_path, "wb");
+    for (int i = 0; file != NULL && i < 4000; i++)
+        fprintf(file, "%d sheep, ", i * i % 997);
+    return file == NULL || fclose(file) != 0 ? -1 : 0;
+}
+
+static int remove_text(void **state)
+{
+    char command[400];
+
+    (void)state;
+    snprintf(command, sizeof command, "rm -rf '%s'", folder);
+    return system(command);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_layout_trains_the_same_model),
+        cmocka_unit_test(experts_train_the_same_model),
+        cmocka_unit_test(stages_and_schedules_give_the_same_bits),
+        cmocka_unit_test(a_checkpoint_goes_on_in_any_layout),
+        cmocka_unit_test(bf16_and_sgd_resume_bit_for_bit),
+        cmocka_unit_test(another_model_is_not_resumed),
+        cmocka_unit_test(cached_decoding_is_the_model_that_was_trained),
+        cmocka_unit_test(the_impossible_is_refused_with_its_numbers),
+    };
+
+    return cmocka_run_group_tests_name("train", tests, make_text, remove_text);
+}

@@ -1,0 +1,147 @@
+#!/usr/bin/env python3
+"""What could break: hocket train does not learn, or writes no curve; a wrong call is not refused at once with its numbers and
+exit code 2; a run that is killed at any moment leaves no checkpoint to resume from; hocket generate does not read what train
+wrote. Usage: train_cli.py HOCKET"""
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import xml.dom.minidom
+
+HOCKET = sys.argv[1]
+TINY = ['--layers', '2', '--hidden', '16', '--heads', '2', '--seq', '16', '--batch', '4', '--eval-batches', '1']
+DEADLINE_S = 100
+failures = []
+
+
+def run(ranks, *args):
+    command = ([HOCKET, 'run', '-n', str(ranks), '--'] if ranks else []) + [HOCKET] + list(args)
+    return subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=False, errors='replace')
+
+
+def require(ok, what, result=None):
+    if not ok:
+        failures.append(what)
+        print('FAILED:', what)
+        if result is not None:
+            print(result.args, result.returncode, result.stdout[-1500:], result.stderr[-1500:], sep='\n')
+
+
+def loss_falls(folder):
+    log, curve = os.path.join(folder, 'log.json'), os.path.join(folder, 'curve.svg')
+    result = run(4, 'train', '--dp', '2', '--tp', '2', '--zero', '1', '--steps', '30', '--hidden', '64', '--layers', '2',
+                 '--save', os.path.join(folder, 'model'), '--json', log, '--svg', curve)
+    require(result.returncode == 0, 'the README example in small', result)
+    if result.returncode != 0:
+        return
+    with open(log, encoding='utf-8') as file:
+        data = json.load(file)
+    steps = data['steps']
+    require(len(steps) == 30 and steps[-1]['loss'] < steps[0]['loss'] - 1, 'the loss falls by more than 1', result)
+    require(0 < steps[-1]['held_out_loss'] < steps[0]['loss'] - 1, 'the held-out loss falls too', result)
+    require(data['run']['mesh'] == 'tp:2 dp:2 pp:1' and data['bytes_of_rank_0']['dp'] > 0 and
+            data['bytes_of_rank_0']['tp'] > 0 and data['bytes_of_rank_0']['pp'] == 0, 'the log says what was sent', result)
+    require(data['peak_memory_of_rank_0']['optimizer'] > 0, 'the log says what was held', result)
+    require('polyline' in xml.dom.minidom.parse(curve).toxml(), 'the curve is SVG')
+    lines = [line for line in result.stdout.splitlines() if 'held out' in line or 'tokens/s' in line]
+    require(len(lines) >= 2, 'progress is printed', result)
+
+
+def generates(folder):
+    texts = set()
+    for ranks in (0, 2, 4):
+        result = run(ranks, 'generate', '--from', os.path.join(folder, 'model'), '--temperature', '0', '--tokens', '40')
+        require(result.returncode == 0 and result.stdout.startswith('The ') and len(result.stdout) == 45, 'a text of 40 bytes',
+                result)
+        texts.add(result.stdout)
+    require(len(texts) == 1, 'the same text on any number of ranks')
+    result = run(0, 'generate', '--from', os.path.join(folder, 'model'), '--tokens', '100')
+    require(result.returncode == 1 and 'all 64 positions are used' in result.stderr, 'more than it has positions for', result)
+    result = run(0, 'generate', '--from', os.path.join(folder, 'nothing'))
+    require(result.returncode == 1 and 'holds no checkpoint' in result.stderr, 'no checkpoint', result)
+
+
+def refuses():
+    for ranks, args, code, why in [
+            (2, ['--dp', '4'], 2, 'there are 2 ranks; dp 2 would fit'),
+            (3, ['--dp', '3'], 2, '--batch 16 does not divide by --dp 3; 18'),
+            (2, ['--dp', '2', '--micro-batches', '3'], 2, 'does not divide by --dp 2 times --micro-batches; 18'),
+            (3, ['--tp', '3'], 2, '4 heads do not divide by tp 3; tp 2 or 4'),
+            (5, ['--pp', '5'], 2, '4 layers cannot fill pp 5'),
+            (0, ['--zero', '4'], 2, '--zero does not take "4"'),
+            (0, ['--lr', 'much'], 2, '--lr does not take "much"'),
+            (0, ['--schedule', 'forward'], 2, '--schedule does not take'),
+            (0, ['--layers'], 2, '--layers needs a value'),
+            (0, ['--lairs', '3'], 2, 'there is no option --lairs'),
+            (0, ['more'], 2, 'one argument too many'),
+            (0, ['--data', '/nonexistent'], 1, '/nonexistent cannot be read'),
+            (0, ['--resume', '/nonexistent'], 1, 'holds no checkpoint')]:
+        begin = time.monotonic()
+        result = run(ranks, 'train', *args)
+        require(result.returncode == code and why in result.stderr and time.monotonic() - begin < 30,
+                f'{" ".join(args)} on {ranks or 1}: exit {code}, "{why}"', result)
+        require(result.stderr.count(why) == 1, f'{" ".join(args)}: it is said once', result)
+    result = run(0, 'train', '--help')
+    require(result.returncode == 0 and '--zero' in result.stdout, '--help', result)
+
+
+def survives_kill(folder):
+    """Steps are quick and each is saved, so most kills meet a save in progress."""
+    where, seed = os.path.join(folder, 'killed'), random.randrange(1 << 30)
+    choose = random.Random(seed)
+    print('kill seed', seed)
+    before = 0
+    for round_number in range(4):
+        args = ['train', '--dp', '2', '--zero', '2', '--steps', '1000000', '--save', where, '--save-every', '1', *TINY]
+        if round_number:
+            args += ['--resume', where]
+        # A session of its own, so that all ranks can be killed at once.
+        job = subprocess.Popen([HOCKET, 'run', '-n', '2', '--', HOCKET, *args], stdout=subprocess.DEVNULL,
+                               stderr=subprocess.PIPE, start_new_session=True)
+        ranks = lambda: [int(pid) for pid in os.listdir('/proc') if pid.isdigit() and is_rank(pid, where)]
+        end = time.monotonic() + DEADLINE_S
+        while latest(where) <= before and job.poll() is None and time.monotonic() < end:
+            time.sleep(0.01)
+        time.sleep(choose.random() * 0.1)
+        for pid in ranks():
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+        _, err = job.communicate(timeout=DEADLINE_S)
+        after = latest(where)
+        require(after > before, f'round {round_number}: a checkpoint after {before}, not {after}: {err[-500:]!r}')
+        before = after
+    result = run(1, 'train', '--resume', where, '--steps', str(before + 1), *TINY)
+    require(result.returncode == 0, 'what a kill left can be resumed in another layout', result)
+
+
+def is_rank(pid, where):
+    """A rank of our own job: its environment says so, and its command names our folder."""
+    try:
+        with open(f'/proc/{pid}/cmdline', 'rb') as file:
+            words = file.read().split(b'\0')
+        with open(f'/proc/{pid}/environ', 'rb') as file:
+            return where.encode() in words and b'train' in words and b'HOCKET_RANK=' in file.read()
+    except OSError:
+        return False
+
+
+def latest(where):
+    try:
+        with open(os.path.join(where, 'latest'), encoding='utf-8') as file:
+            return int(file.read().removeprefix('step-'))
+    except (OSError, ValueError):
+        return 0
+
+
+with tempfile.TemporaryDirectory(prefix='hocket-test-') as temporary:
+    for part in (lambda _: refuses(), loss_falls, generates, survives_kill):
+        begin = time.monotonic()
+        part(temporary)
+        print(f'{time.monotonic() - begin:.1f} s')
+sys.exit(1 if failures else 0)
