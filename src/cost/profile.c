@@ -85,24 +85,25 @@ static enum hkt_status build(const struct maker *maker, int number, struct hkt__
     return hkt__algo_build_case(maker->algo, &c, out_sched);
 }
 
-/** Ranks that this one exchanges messages with; -1: no memory. */
-static int count_peers(const struct hkt__sched *sched)
+/** Ranks that this one exchanges messages with, `share` of each. */
+static enum hkt_status count_peers(const struct maker *maker, const struct hkt__sched *sched, double share,
+                                   struct hkt__profile *profile)
 {
     bool *seen = hkt__calloc((size_t)sched->nranks, sizeof *seen);
-    int count = 0;
 
     if (seen == NULL)
-        return -1;
+        return hkt__fail(HKT_ERR_NOMEM, "no memory to count the peers of %s", maker->algo->info.name);
     for (int32_t i = 0; i < sched->nsteps; i++) {
         const int32_t peer = sched->steps[i].peer;
 
-        if (peer >= 0 && !seen[peer]) {
-            seen[peer] = true;
-            count++;
-        }
+        if (peer < 0 || seen[peer])
+            continue;
+        seen[peer] = true;
+        profile->peers += share;
+        profile->net_peers += hkt__footing_link(&maker->footing, sched->rank, peer).is_net ? share : 0;
     }
     hkt__free(seen);
-    return count;
+    return HKT_OK;
 }
 
 static void add_look(struct hkt__profile *profile, const struct hkt__work *work, int looks)
@@ -238,11 +239,7 @@ static enum hkt_status look(struct maker *maker, struct hkt__profile *profile)
         if (rc < 0)
             break;
         hkt__work_count(&maker->footing, maker->scheds[i], &works[i]);
-        const int peers = count_peers(maker->scheds[i]);
-
-        if (peers < 0)
-            rc = hkt__fail(HKT_ERR_NOMEM, "no memory to count the peers of %s", maker->algo->info.name);
-        profile->peers += (double)peers / looks;
+        rc = count_peers(maker, maker->scheds[i], 1.0 / looks, profile);
         add_look(profile, &works[i], looks);
         profile->cuts = maker->scheds[i]->cuts;
         profile->scratch_chunks = maker->scheds[i]->scratch_chunks;

@@ -33,7 +33,7 @@ struct hkt__profile {
     int32_t nlooks;
     struct hkt__work looks[HKT__PROFILE_LOOKS]; /* of single ranks, no two alike: the busiest decides */
     struct hkt__work mean;         /* over the ranks looked at */
-    double peers;                  /* that a rank exchanges messages with, on average */
+    double peers, net_peers;       /* that a rank exchanges messages with, on average: all, those on other hosts */
     int32_t npaths;
     struct hkt__path {
         struct hkt__waits waits;   /* messages on the path */

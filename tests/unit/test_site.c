@@ -228,6 +228,8 @@ static void waits_are_told_apart(void **state)
     near(profile.mean.net_messages, 2);
     near(profile.mean.messages, 2);
     near(profile.mean.net_sent, 1);
+    near(profile.peers, 2);
+    near(profile.net_peers, 1);
     assert_int_equal(hkt__profile_make(find(HKT_ALL_REDUCE, "ring"), &site, 4, false, &profile), HKT_OK);
     near(profile.paths[0].waits.net_rounds, 3); /* each message goes on by one rank, and every other hop leaves a host */
     hkt__site_fini(&site);
