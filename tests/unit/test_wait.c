@@ -1,5 +1,6 @@
 /* What could break: a wait that never says that it is long, or says so at every turn; one that makes others' sleep its own
- * while it should only yield; a deadline that is missed because of it; a move that does not start it over. */
+ * while it should only yield; a deadline that is missed because of it; a move that does not start it over; ranks that share
+ * cores and do not give them to each other. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -63,12 +64,38 @@ static void who_only_yields_does_not_tell(void **state)
     assert_int_equal(wait.parked, 0);
 }
 
+static void ranks_yield_to_ranks_and_sleep_for_strangers(void **state)
+{
+    static const struct {
+        struct hkt__wait_place place;
+        bool spins_long, yields;
+    } cases[] = {
+        {{.host_ranks = 2, .cores = 2}, true, true},
+        {{.host_ranks = 4, .cores = 2}, false, true},
+        {{.host_ranks = 2, .cores = 2, .is_network = true}, true, false},
+        {{.host_ranks = 4, .cores = 2, .is_network = true}, false, true},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct hkt__wait_policy policy = {.timeout_ns = 1};
+
+        hkt__wait_policy_init(&policy, -1, -1, &cases[i].place);
+        assert_int_equal(policy.spins > 10, cases[i].spins_long);
+        assert_int_equal(policy.yields > 0, cases[i].yields);
+        hkt__wait_policy_init(&policy, 7, 0, &cases[i].place);
+        assert_int_equal(policy.spins, 7);
+        assert_int_equal(policy.yields, 0);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_long_wait_tells_and_then_expires),
         cmocka_unit_test(a_move_starts_it_over),
         cmocka_unit_test(who_only_yields_does_not_tell),
+        cmocka_unit_test(ranks_yield_to_ranks_and_sleep_for_strangers),
     };
 
     return cmocka_run_group_tests_name("wait", tests, NULL, NULL);
