@@ -200,7 +200,8 @@ int main(int argc, char **argv)
 {
     try {
         Bench bench;
-        gloo::transport::tcp::attr where("127.0.0.1");
+        const char *address = std::getenv("PEERS_ADDRESS"); // of this host; else all ranks are on one
+        gloo::transport::tcp::attr where(address ? address : "127.0.0.1");
         auto device = gloo::transport::tcp::CreateDevice(where);
         gloo::rendezvous::FileStore store(argc > 1 ? argv[1] : ".");
 

@@ -204,13 +204,16 @@ class Hosts:
         step = 256 if family == 4 else 1 << 64
         return str(ipaddress.ip_address(base + network * step + host + 1))
 
-    def start(self, host, command, env=None, **options):
-        """Start a command on a host: a Popen, whose process ends with the command's code or signal and takes the command with it
-        when it is killed. env: added to the caller's."""
+    def command(self, host, command):
+        """The command line that runs a command on a host, for whoever is to start it: ends with its code or signal, and takes it
+        with it when it is killed, or when its parent dies."""
         enter = self._enter(self.hosts[host], '--mount', '--uts', '--ipc', '--net', '--pid', f'--wdns={os.getcwd()}')
+        return [*enter, 'setpriv', '--pdeathsig', 'KILL', '--', *command]
+
+    def start(self, host, command, env=None, **options):
+        """Start a command on a host: a Popen. env: added to the caller's."""
         options.setdefault('stdin', subprocess.DEVNULL)
-        return subprocess.Popen([*enter, 'setpriv', '--pdeathsig', 'KILL', '--', *command],
-                                env={**os.environ, **(env or {})}, **options)
+        return subprocess.Popen(self.command(host, command), env={**os.environ, **(env or {})}, **options)
 
     def set_link(self, host, up, network=0):
         """Pull out, or plug in, the cable at the switch: the host itself sees no carrier."""
