@@ -78,6 +78,7 @@ HKT_API void hkt_comm_abort(struct hkt_comm *comm);
 /** As hkt_comm_abort, without freeing: any thread, at any time; operations in flight return HKT_ERR_ABORTED. */
 HKT_API void hkt_comm_revoke(struct hkt_comm *comm);
 
+/** What follows takes NULL too: rank -1 of 0, INVALID, no text, no transport, counters 0. */
 HKT_API int hkt_comm_rank(const struct hkt_comm *comm);
 HKT_API int hkt_comm_size(const struct hkt_comm *comm);
 /** HKT_OK, or the status of the first failure. Any thread. */

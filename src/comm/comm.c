@@ -9,6 +9,7 @@
 #include "core/mem.h"
 
 /** What decides how messages are cut, checked and placed: ranks that differ here would misread each other's bytes. */
+enum { SLICE_LEAST = 256, SLICE_MOST = 16 << 20 }; /* of HOCKET_SLICE_BYTES too */
 enum { HKT__AGREED_SLICE, HKT__AGREED_LANES, HKT__AGREED_CRC, HKT__AGREED_SCRATCH, HKT__AGREED_COUNT };
 static const char *const agreed_names[HKT__AGREED_COUNT] = {"HOCKET_SLICE_BYTES", "HOCKET_LANES", "HOCKET_CRC",
                                                             "HOCKET_SCRATCH_BYTES"};
@@ -289,10 +290,15 @@ static enum hkt_status read_options(struct hkt_comm *comm, const struct hkt_conf
     struct hkt__comm_options *options = &comm->options;
     const int64_t timeout_ms = c->timeout_ms > 0 ? c->timeout_ms : settings->timeout_ms;
 
-    if (c->struct_bytes != sizeof *c || c->timeout_ms < 0 || c->lanes < 0 || c->lanes > HKT__COLL_LANES)
-        return hkt__fail(HKT_ERR_INVALID, "hkt_config: start from HKT_CONFIG_INIT; timeout_ms >= 0, lanes 0..%d (got "
-                         "struct_bytes %zu, timeout_ms %lld, lanes %d)", HKT__COLL_LANES, c->struct_bytes,
-                         (long long)c->timeout_ms, c->lanes);
+    snprintf(comm->name, sizeof comm->name, "comm%u", comm->listed.id);
+    if (c->struct_bytes != sizeof *c)
+        return hkt__fail(HKT_ERR_INVALID, "hkt_config: struct_bytes is %zu, not %zu: start from HKT_CONFIG_INIT",
+                         c->struct_bytes, sizeof *c);
+    if (c->timeout_ms < 0 || c->lanes < 0 || c->lanes > HKT__COLL_LANES || c->crc < -1 || c->crc > 1 ||
+        (c->slice_bytes != 0 && (c->slice_bytes < SLICE_LEAST || c->slice_bytes > SLICE_MOST)))
+        return hkt__fail(HKT_ERR_INVALID, "hkt_config: timeout_ms >= 0, lanes 0..%d, crc -1..1, slice_bytes 0 or %d..%d (got "
+                         "timeout_ms %lld, lanes %d, crc %d, slice_bytes %zu)", HKT__COLL_LANES, SLICE_LEAST, SLICE_MOST,
+                         (long long)c->timeout_ms, c->lanes, c->crc, c->slice_bytes);
     options->wait.timeout_ns = timeout_ms * 1000000;
     options->slice_bytes = c->slice_bytes > 0 ? c->slice_bytes : (size_t)settings->slice_bytes;
     options->channels = c->lanes > 0 ? c->lanes : (int)settings->lanes;
@@ -302,8 +308,6 @@ static enum hkt_status read_options(struct hkt_comm *comm, const struct hkt_conf
     options->ordered = settings->deterministic[0] != '\0'; /* else "rank_order", the only value */
     if (c->name != NULL)
         snprintf(comm->name, sizeof comm->name, "%s", c->name);
-    else
-        snprintf(comm->name, sizeof comm->name, "comm%u", comm->listed.id);
     return hkt__algo_list_parse(c->algo != NULL ? c->algo : settings->algo, options->forced);
 }
 
@@ -469,26 +473,30 @@ void hkt_comm_abort(struct hkt_comm *comm)
 
 int hkt_comm_rank(const struct hkt_comm *comm)
 {
-    return comm->rank;
+    return comm != NULL ? comm->rank : -1;
 }
 
 int hkt_comm_size(const struct hkt_comm *comm)
 {
-    return comm->nranks;
+    return comm != NULL ? comm->nranks : 0;
 }
 
 const char *hkt_comm_transport(const struct hkt_comm *comm, int peer)
 {
-    if (peer < 0 || peer >= comm->nranks)
+    if (comm == NULL || peer < 0 || peer >= comm->nranks)
         return NULL;
     return peer == comm->rank ? "self" : comm->job->tps[comm->routes.tp_of[peer]]->ops->name;
 }
 
 void hkt_comm_get_stats(const struct hkt_comm *comm, struct hkt_comm_stats *out_stats)
 {
-    *out_stats = (struct hkt_comm_stats){.ops = comm->watch.recorder.finished, .bytes_sent = comm->env.bytes_sent,
-                                         .bytes_received = comm->env.bytes_received,
-                                         .bytes_direct = comm->env.bytes_direct,
-                                         .plans_built = comm->planning.plans.built,
-                                         .yields = comm->counts.yields, .parks = comm->counts.parks};
+    if (out_stats == NULL)
+        return;
+    *out_stats = (struct hkt_comm_stats){0};
+    if (comm != NULL)
+        *out_stats = (struct hkt_comm_stats){.ops = comm->watch.recorder.finished, .bytes_sent = comm->env.bytes_sent,
+                                             .bytes_received = comm->env.bytes_received,
+                                             .bytes_direct = comm->env.bytes_direct,
+                                             .plans_built = comm->planning.plans.built,
+                                             .yields = comm->counts.yields, .parks = comm->counts.parks};
 }

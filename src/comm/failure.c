@@ -98,16 +98,18 @@ enum hkt_status hkt__comm_report(const struct hkt_comm *comm)
 
 enum hkt_status hkt_comm_status(const struct hkt_comm *comm)
 {
-    return (enum hkt_status)hkt__comm_failed(comm);
+    return comm != NULL ? (enum hkt_status)hkt__comm_failed(comm) : HKT_ERR_INVALID;
 }
 
 const char *hkt_comm_last_error(const struct hkt_comm *comm)
 {
-    return hkt__comm_failed(comm) != HKT_OK ? comm->watch.failure.error.text : "";
+    return comm != NULL && hkt__comm_failed(comm) != HKT_OK ? comm->watch.failure.error.text : "";
 }
 
 void hkt_comm_revoke(struct hkt_comm *comm)
 {
+    if (comm == NULL)
+        return;
     struct hkt__error error = {.status = HKT_ERR_ABORTED, .peer = -1};
     struct hkt__boot_event event = {.comm_id = comm->listed.id, .reporter = comm->job->rank, .culprit = -1,
                                     .status = HKT_ERR_ABORTED};

@@ -32,7 +32,7 @@
     X(scratch_bytes, "HOCKET_SCRATCH_BYTES", bytes, 65536, 1073741824, "4M", "scratch of one communicator, reused by its operations") \
     X(cma, "HOCKET_CMA", flag, 0, 1, "1", "copy between processes in one step (process_vm_readv) where the system allows it") \
     X(slice_bytes, "HOCKET_SLICE_BYTES", bytes, 256, 16777216, "64K", "pipeline unit: a chunk larger than this is cut into slices") \
-    X(lanes, "HOCKET_LANES", int, 1, 8, "1", "channels a plan is replicated over")                                     \
+    X(lanes, "HOCKET_LANES", int, 1, 4, "1", "channels a plan is replicated over")                                     \
     X(crc, "HOCKET_CRC", flag, 0, 1, "0", "CRC32C on every frame")                                                     \
     X(spin, "HOCKET_SPIN", int, -1, 1000000, "-1", "polls before yielding the core; -1: 2000, or 50 where ranks outnumber cores") \
     X(yield, "HOCKET_YIELD", int, -1, 1000000, "-1", "yields before sleeping; -1: 200; 0 with HOCKET_SPIN=1000000 spins only") \

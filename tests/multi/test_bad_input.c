@@ -5,6 +5,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -191,6 +192,13 @@ static void nothing_where_something_must_be(struct ranks_rank *rank)
     }
     REFUSED(rank, hkt_comm_dump(comm, NULL, 0), "hkt_comm_dump", "NULL");
     REFUSED(rank, hkt_comm_dump(NULL, stderr, 0), "hkt_comm_dump", "NULL");
+    struct hkt_comm_stats stats = {.ops = 7};
+
+    hkt_comm_revoke(NULL);
+    hkt_comm_get_stats(NULL, &stats);
+    hkt_comm_get_stats(comm, NULL);
+    ranks_require(rank, hkt_comm_rank(NULL) == -1 && hkt_comm_size(NULL) == 0 && hkt_comm_status(NULL) == HKT_ERR_INVALID &&
+                  hkt_comm_last_error(NULL)[0] == '\0' && hkt_comm_transport(NULL, 0) == NULL && stats.ops == 0, "of no comm");
     /* No elements: no buffers needed. */
     ranks_require_ok(rank, hkt_all_reduce(NULL, NULL, 0, HKT_INT8, HKT_SUM, comm, NULL), "empty all_reduce");
     ranks_require_ok(rank, hkt_all_gather(NULL, NULL, 0, HKT_INT8, comm, NULL), "empty all_gather");
@@ -233,6 +241,14 @@ static void configurations(struct ranks_rank *rank)
     SPLIT_REFUSED(rank, &config, "lanes", "99");
     config.lanes = -1;
     SPLIT_REFUSED(rank, &config, "lanes", "-1");
+    config = (struct hkt_config)HKT_CONFIG_INIT;
+    config.slice_bytes = 1;
+    SPLIT_REFUSED(rank, &config, "slice_bytes", "256", "could not make comm");
+    config.slice_bytes = SIZE_MAX;
+    SPLIT_REFUSED(rank, &config, "slice_bytes", "16777216");
+    config = (struct hkt_config)HKT_CONFIG_INIT;
+    config.crc = 7;
+    SPLIT_REFUSED(rank, &config, "crc", "7");
     /* One rank's mistake is everybody's failure, and names it. */
     config = (struct hkt_config)HKT_CONFIG_INIT;
     config.lanes = rank->rank == 1 ? 99 : 0;
