@@ -29,8 +29,7 @@ need_for_tests() {
     need g++ c++ --version
     need python3 python3 --version
     need openmpi-bin mpirun --version # a launcher, and what Open MPI sets in the environment
-    need iproute2 ip -V
-    need iproute2 tc -V
+    need iproute2 sh -c 'ip -V && tc -V'
     need util-linux setpriv --version
 }
 
