@@ -259,23 +259,27 @@ static inline enum hkt_status rig_take(void *arg, int unit, int micro, int is_la
     return HKT_OK;
 }
 
-static inline void rig_list(const struct rig *rig, struct rig_result *result)
+/* Elements of all parameters; noted in result, one rank's affair, unless it is NULL. */
+static inline int64_t rig_list(const struct rig *rig, struct rig_result *result)
 {
     const struct hkt__own *own = hkt__gpt_own(rig->gpt);
     int64_t first = 0;
 
-    result->nparams = own->nparams;
     for (int i = 0; i < own->nparams; i++) {
         int64_t whole = 1;
 
         for (int d = 0; d < own->params[i].ndims; d++)
             whole *= own->params[i].shape[d];
-        snprintf(result->tensor[i].name, sizeof result->tensor[i].name, "%s", own->params[i].name);
-        result->tensor[i].first = first;
-        result->tensor[i].count = whole;
         first += whole;
+        if (result == NULL)
+            continue;
+        snprintf(result->tensor[i].name, sizeof result->tensor[i].name, "%s", own->params[i].name);
+        result->tensor[i].first = first - whole;
+        result->tensor[i].count = whole;
+        result->nparams = i + 1;
+        result->elems = first;
     }
-    result->elems = first;
+    return first;
 }
 
 static inline enum hkt_status rig_steps(struct rig *rig, const struct rig_case *run, const struct rig_data *data,
@@ -343,9 +347,7 @@ static inline enum hkt_status rig_rank(const struct rig_case *run, int rank, str
     if (rc == HKT_OK) {
         rig_disturb(&rig);
         rig_data(run, hkt_mesh_coord(rig.mesh, "dp", rank), data);
-        if (rank == 0)
-            rig_list(&rig, result);
-        rc = result->elems > RIG_ELEMS_MAX ? HKT_ERR_BUG : rig_steps(&rig, run, data, out);
+        rc = rig_list(&rig, rank == 0 ? result : NULL) > RIG_ELEMS_MAX ? HKT_ERR_BUG : rig_steps(&rig, run, data, out);
     }
     hkt__gpt_destroy(rig.gpt);
     for (int f = 0; f < HKT__FLAT_COUNT; f++) {
