@@ -197,18 +197,23 @@ static void require_ok(struct ranks_rank *rank, enum hkt_status got, const char 
     ranks_require(rank, got == HKT_OK, "%s: %s", what, hkt_parallel_last_error());
 }
 
-/* What a model does: forward up the units, backward down, gradients added. */
-static void run_micro(struct ranks_rank *rank, struct hkt__engine *engine, const struct setting *s, int step, int micro)
+static void run_forward(struct ranks_rank *rank, struct hkt__engine *engine)
 {
-    const struct hkt__math_ops *ops = hkt__math_ops_of(s->dtype);
-    char values[ELEMS_MAX * 8];
-
     for (int u = 0; u < UNITS; u++) {
         require_ok(rank, hkt__engine_begin(engine, u, HKT__USE_PARAM), "begin forward");
         for (int p = 0; p < NPARAMS; p++)
             ranks_require(rank, params[p].unit != u || hkt__engine_param(engine, p) != NULL, "%s is not here", params[p].name);
         require_ok(rank, hkt__engine_end(engine, u, HKT__USE_PARAM), "end forward");
     }
+}
+
+/* What a model does: forward up the units, backward down, gradients added. */
+static void run_micro(struct ranks_rank *rank, struct hkt__engine *engine, const struct setting *s, int step, int micro)
+{
+    const struct hkt__math_ops *ops = hkt__math_ops_of(s->dtype);
+    char values[ELEMS_MAX * 8];
+
+    run_forward(rank, engine);
     for (int u = UNITS - 1; u >= 0; u--) {
         const unsigned use = HKT__USE_PARAM | HKT__USE_GRAD | HKT__USE_BACKWARD;
 
@@ -285,6 +290,8 @@ static void train(struct ranks_rank *rank)
         require_ok(rank, hkt__engine_start(engine), "start");
         for (int micro = 0; micro < MICROS; micro++)
             run_micro(rank, engine, s, step, micro);
+        if (s->keep_gathered && s->overlap)
+            run_forward(rank, engine); /* an evaluation: what it kept is stale after the step */
         require_ok(rank, hkt__engine_step(engine, tokens_of(job->nranks), 0.01, &result), "step");
         ranks_require(rank, result.norm == job->reference->norm[step], "stage %d: the norm is %.17g, not %.17g", s->zero,
                       result.norm, job->reference->norm[step]);
