@@ -112,6 +112,11 @@ static enum hkt_status make_links(struct hkt__gpt *gpt)
         if (rc < 0)
             return hkt__parallel_pass(rc, "ranks that hold the same key-value heads");
     }
+    if (gpt->config.overlap && gpt->pp > 1) {
+        rc = hkt_stream_create(&gpt->pp_link.stream);
+        if (rc < 0)
+            return hkt__parallel_pass(rc, "a stream for messages between stages");
+    }
     block->heads = heads.q.count;
     block->kv_heads = heads.kv.count;
     return HKT_OK;
@@ -240,6 +245,7 @@ void hkt__gpt_destroy(struct hkt__gpt *gpt)
     if (gpt == NULL)
         return;
     hkt__gpt_drop_slots(gpt);
+    hkt_stream_destroy(gpt->pp_link.stream);
     hkt__memory_free(gpt->block.memory, gpt->block.positions);
     hkt__memory_free(gpt->block.memory, gpt->block.cosines);
     hkt__memory_free(gpt->block.memory, gpt->block.sines);

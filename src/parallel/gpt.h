@@ -51,6 +51,7 @@ struct hkt__gpt_config {
     enum hkt_recompute recompute;
     int sequence_parallel; /* norms, dropout and what is between layers are cut along rows over tp */
     int chunks;            /* [1] per stage, as in the schedules that will be run */
+    int overlap; /* 1: messages between stages travel on a stream of their own while stages compute */
     const int *stage_first; /* [pp * chunks + 1] layers of virtual stages; NULL: hkt_stage_split. Borrowed for create */
     int64_t vocab_multiple; /* [1] */
     /* Experts (shape.experts > 0). */

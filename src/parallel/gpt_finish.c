@@ -55,13 +55,15 @@ static enum hkt_status exchange(struct hkt__gpt *gpt, void *mine, void *other, i
 {
     const int peer = gpt->stage == 0 ? gpt->pp - 1 : 0;
     const enum hkt_dtype real = gpt->math.ops->real;
+    struct hkt__link link = gpt->pp_link;
     enum hkt_status rc = hkt_group_start();
 
     if (rc < 0)
         return hkt__parallel_pass(rc, "pp");
-    rc = hkt__link_send(&gpt->pp_link, mine, elems, real, peer);
+    link.stream = NULL; /* whoever waits for it is here */
+    rc = hkt__link_send(&link, mine, elems, real, peer);
     if (rc == HKT_OK)
-        rc = hkt__link_recv(&gpt->pp_link, other, elems, real, peer);
+        rc = hkt__link_recv(&link, other, elems, real, peer);
     const enum hkt_status ended = hkt_group_end();
 
     if (rc == HKT_OK && ended < 0)

@@ -2,8 +2,11 @@
  * the caller's; buffers of what goes between stages belong to the runner.
  *
  * A buffer that came in with F stays until that micro-batch's B is over, so a caller may read it in between; one that came
- * with B until B is over. What goes out is sent in the batch that the schedule has for it, and freed then. On a single stage
- * chunks hand their buffers to each other. */
+ * with B until B is over. What goes out is sent in the batch that the schedule has for it, and freed when it has left. On a
+ * single stage chunks hand their buffers to each other.
+ *
+ * When the link has a stream, messages travel on it while the stage computes: an operation waits for the batch that brings what
+ * it needs, and for nothing else. Batches keep their order, so what cannot deadlock when stages stand still cannot here. */
 #ifndef HOCKET_PARALLEL_PIPE_RUN_H
 #define HOCKET_PARALLEL_PIPE_RUN_H
 
@@ -14,7 +17,7 @@
 struct hkt__pipe_run {
     const struct hkt_pipe *pipe;
     int stage;
-    const struct hkt__link *link; /* ranks are stages; not used with one stage */
+    const struct hkt__link *link; /* ranks are stages; not used with one stage. Its stream is idle before and after */
     struct hkt__memory *memory;
     int64_t elems; /* of a message */
     enum hkt_dtype dtype;

@@ -26,9 +26,32 @@ static void schedules_and_recompute(void **state)
                 run.schedule = (enum hkt_pipe_kind)kind;
                 run.config.chunks = kind == HKT_PIPE_INTERLEAVED ? 2 : 1;
                 run.config.recompute = (enum hkt_recompute)recompute;
+                run.config.overlap = (kind + recompute) % 2;
                 rig_run(&run, 4, second);
                 rig_compare(hkt_pipe_kind_name(run.schedule), second, first, 0);
             }
+    }
+}
+
+/* Messages on a stream while stages compute. */
+static void messages_on_a_stream(void **state)
+{
+    (void)state;
+    for (int kind = HKT_PIPE_GPIPE; kind < HKT_PIPE_KIND_COUNT; kind++) {
+        struct rig_case run = { .layout = "pp:4",
+                                .config = tiny(),
+                                .schedule = (enum hkt_pipe_kind)kind,
+                                .micros = 6,
+                                .steps = 2 };
+
+        if (kind == HKT_PIPE_INTERLEAVED) {
+            run.layout = "pp:2 dp:2";
+            run.config.chunks = 2;
+        }
+        rig_run(&run, 4, first);
+        run.config.overlap = 1;
+        rig_run(&run, 4, second);
+        rig_compare(hkt_pipe_kind_name(run.schedule), second, first, 0);
     }
 }
 
@@ -302,6 +325,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(schedules_and_recompute),
+        cmocka_unit_test(messages_on_a_stream),
         cmocka_unit_test(experts_by_all_gather),
         cmocka_unit_test(gradients_of_each_micro_batch),
         cmocka_unit_test(units_come_and_go),
