@@ -131,13 +131,23 @@ static int close_run(struct run *run, int code)
     return code;
 }
 
+/* Whether this is rank 0, before the ranks have met: whoever started them says so. */
+static bool is_first(void)
+{
+    static const char *const names[] = { "HOCKET_RANK", "RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID" };
+
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
+        if (getenv(names[i]) != NULL)
+            return strcmp(getenv(names[i]), "0") == 0;
+    return true;
+}
+
 int hkt_tool_train(int argc, char **argv)
 {
     static struct run run;
-    const char *rank = getenv("HOCKET_RANK");
     int code;
 
-    run.speaks = rank == NULL || strcmp(rank, "0") == 0;
+    run.speaks = is_first();
     code = train_options_read(argc, argv, run.speaks, &run.options);
     if (code >= 0)
         return code;

@@ -10,11 +10,14 @@
 #include <stdlib.h>
 #include <string.h>
 #include <math.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cmocka.h>
 
 #include "hocket/parallel.h"
+#include "parallel/alloc.h"
+#include "parallel/train_state.h"
 #include "ranks.h"
 
 enum { STEPS = 4, SAVED_AT = 2 };
@@ -340,6 +343,122 @@ static void another_model_is_not_resumed(void **state)
     assert_int_equal(hkt_trainer_destroy(trainer), HKT_OK);
 }
 
+/* GPT-2 as Hugging Face publishes it: names without "transformer.", f16 numbers, nothing of ours in the header. Each number is
+ * one that tells its place. */
+static double half_at(uint64_t i)
+{
+    return 0.0625 * (1 + (double)(i % 1024) / 1024); /* bits 0x2c00 + i % 1024 */
+}
+
+static void write_as_published(const char *from, const char *to)
+{
+    struct hkt__st_file file;
+    char path[512], *head = NULL;
+    uint64_t end = 0;
+
+    snprintf(path, sizeof path, "%s/model.safetensors", from);
+    assert_int_equal(hkt__st_open(path, &file), HKT_OK);
+    for (int t = 0; t < file.ntensors; t++) {
+        assert_int_equal(strncmp(file.tensors[t].name, "transformer.", 12), 0);
+        memmove(file.tensors[t].name, file.tensors[t].name + 12, strlen(file.tensors[t].name + 12) + 1);
+        file.tensors[t].dtype = HKT_F16;
+    }
+    assert_int_equal(hkt__st_layout(file.tensors, file.ntensors, NULL, &head, &end), HKT_OK);
+    assert_true(access(to, F_OK) == 0 || mkdir(to, 0700) == 0);
+    snprintf(path, sizeof path, "%s/model.safetensors", to);
+    FILE *out = fopen(path, "wb");
+
+    assert_non_null(out);
+    assert_int_equal(fwrite(head, 1, file.tensors[0].first, out), file.tensors[0].first);
+    for (uint64_t i = 0; i < (end - file.tensors[0].first) / 2; i++) {
+        const uint16_t bits = (uint16_t)(0x2c00 + i % 1024);
+
+        assert_int_equal(fwrite(&bits, 2, 1, out), 1);
+    }
+    assert_int_equal(fclose(out), 0);
+    hkt__parallel_free(head);
+    hkt__st_close(&file);
+}
+
+static void published_weights_are_read(void **state)
+{
+    struct job job = { .layout = { .nranks = 1, .schedule = HKT_PIPE_1F1B }, .dtype = HKT_F64, .text = text_path };
+    const struct hkt_train_config config = config_of(&job);
+    struct hkt_trainer *trainer = NULL;
+    struct hkt__st_file file;
+    char ours[300], theirs[300], step[340], path[400];
+    double value;
+
+    (void)state;
+    snprintf(ours, sizeof ours, "%s/ours", folder);
+    snprintf(theirs, sizeof theirs, "%s/theirs", folder);
+    assert_int_equal(hkt_trainer_create(&config, NULL, &trainer), HKT_OK);
+    assert_int_equal(hkt_trainer_save(trainer, ours, 0), HKT_OK);
+    snprintf(step, sizeof step, "%s/step-00000000", ours);
+    write_as_published(step, theirs);
+    assert_int_equal(hkt_trainer_load_weights(trainer, theirs), HKT_OK);
+    assert_int_equal(hkt_trainer_save(trainer, ours, 0), HKT_OK);
+    assert_int_equal(hkt_trainer_resume(trainer, theirs), HKT_ERR_INVALID);
+    assert_non_null(strstr(hkt_parallel_last_error(), "hocket train did not write it"));
+    assert_int_equal(hkt_trainer_destroy(trainer), HKT_OK);
+    snprintf(path, sizeof path, "%s/model.safetensors", step);
+    assert_int_equal(hkt__st_open(path, &file), HKT_OK);
+    const uint64_t first = file.tensors[0].first;
+
+    assert_non_null(hkt__st_find(&file, "transformer.h.2.attn.c_attn.weight"));
+    assert_int_equal(hkt__st_find(&file, "transformer.h.2.attn.c_attn.weight")->shape[0], 20); /* Conv1D: [in][out] */
+    for (int t = 0; t < file.ntensors; t++)
+        for (uint64_t at = 0; at < file.tensors[t].bytes; at += 8) {
+            assert_int_equal(hkt__st_read(&file, &file.tensors[t], at, &value, 8), HKT_OK);
+            assert_true(value == half_at((file.tensors[t].first + at - first) / 8));
+        }
+    hkt__st_close(&file);
+}
+
+/* Counter 0: bytes of parameters that ranks have read, together. */
+static void count_reads(struct ranks_rank *rank)
+{
+    struct job *job = rank->arg;
+    const struct hkt_train_config config = config_of(job);
+    struct hkt_trainer *t = NULL;
+    char path[400];
+    uint64_t bytes = 0;
+
+    require_ok(rank, hkt_trainer_create(&config, rank->comm, &t), "create");
+    const struct hkt__checkpoint checkpoint = { .own = hkt__gpt_own(t->gpt), .infos = t->infos, .engine = t->engine,
+                                                .ops = hkt__gpt_ops(t->gpt), .memory = &t->memory, .comm = t->save_comm };
+
+    require_ok(rank, hkt__checkpoint_find(job->resume, path, sizeof path), "find");
+    require_ok(rank, hkt__checkpoint_load(&checkpoint, path, true, &bytes), "load");
+    atomic_fetch_add(&rank->shared->counters[0], (int64_t)bytes);
+    ranks_require(rank, rank->nranks == 1 || bytes <= (uint64_t)hkt_trainer_params(t) * 8 * 2 / (uint64_t)rank->nranks,
+                  "%llu bytes read by one rank", (unsigned long long)bytes);
+    if (rank->rank == 0)
+        atomic_store(&rank->shared->counters[1], hkt_trainer_params(t) * 8);
+    require_ok(rank, hkt_trainer_destroy(t), "destroy");
+}
+
+static void ranks_read_just_their_part(void **state)
+{
+    char path[300];
+
+    (void)state;
+    snprintf(path, sizeof path, "%s/reads", folder);
+    run((struct job){ .layout = { .nranks = 2, .tp = 2 }, .dtype = HKT_F64, .save = path });
+    for (int nranks = 1; nranks <= 4; nranks++) {
+        struct job job = { .layout = { .nranks = nranks, .dp = nranks, .zero = 3, .schedule = HKT_PIPE_1F1B }, .dtype = HKT_F64,
+                           .resume = path, .text = text_path };
+        const struct ranks_job ranks = { .kind = RANKS_THREADS, .nranks = nranks, .fn = count_reads, .arg = &job,
+                                         .leaves_descriptors = true };
+        struct ranks_shared *shared = NULL;
+
+        if (!ranks_try(&ranks, &shared))
+            fail_msg("%d ranks: %s", nranks, shared->text);
+        assert_int_equal(atomic_load(&shared->counters[0]), atomic_load(&shared->counters[1])); /* each element once */
+        ranks_release(shared);
+    }
+}
+
 /* ---- decoding ---- */
 
 struct decode_job {
@@ -506,6 +625,8 @@ int main(void)
         cmocka_unit_test(a_checkpoint_goes_on_in_any_layout),
         cmocka_unit_test(bf16_and_sgd_resume_bit_for_bit),
         cmocka_unit_test(another_model_is_not_resumed),
+        cmocka_unit_test(published_weights_are_read),
+        cmocka_unit_test(ranks_read_just_their_part),
         cmocka_unit_test(cached_decoding_is_the_model_that_was_trained),
         cmocka_unit_test(the_impossible_is_refused_with_its_numbers),
     };
