@@ -220,6 +220,18 @@ class Network(Case):
             # The links were limited: 70001 elements of 8 bytes take 45 ms over one of them, and dozens of calls were made.
             self.assertTrue(SMALL or time.monotonic() - started > 0.5)
 
+    def corkings(self, yard, host):
+        """How often a host's kernel has held back the end of what was sent."""
+        process = yard.start(host, ['cat', '/proc/net/netstat'], stdout=subprocess.PIPE, text=True)
+        names, values = (line.split() for line in process.communicate(timeout=DEADLINE_S)[0].splitlines()[:2])
+        return int(values[names.index('TCPAutoCorking')])
+
+    def test_ends_of_frames_are_not_held_back(self):
+        """Frames are records. Else it happens dozens of times here, and each time the peer waits for a few bytes."""
+        with hosts.Hosts(2, rate='200mbit') as yard:
+            self.ok(self.job([HOCKET, 'perf', 'all_reduce', '-b', '1M', '-e', '1M', '-n', '3', '-w', '1', '-c', '1'], yard=yard))
+            self.assertEqual([self.corkings(yard, host) for host in (0, 1)], [0, 0])
+
 
 class Loss(Case):
     """A host disappears while all compute."""
