@@ -43,7 +43,7 @@ struct hkt_train_config {
 
     int64_t bucket_bytes;     /* of gradients, 0: 4 MiB, or a layer in stages 2 and 3 */
     int prefetch;             /* stage 3: layers gathered ahead */
-    int overlap;              /* 1: gradients travel during backward */
+    int overlap;              /* 1: gradients travel during backward, and messages between stages during compute */
     int keep_gathered;        /* stage 3: 1: parameters stay from forward to backward */
     int reduce_every;         /* stages 2, 3: 1: gradients are reduced after every micro-batch */
 };

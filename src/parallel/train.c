@@ -125,7 +125,7 @@ struct hkt__gpt_config hkt__train_model(const struct hkt_train_config *c)
         .sequence_parallel = l->sequence_parallel, .chunks = or_one(l->chunks), .capacity_factor = c->capacity_factor,
         .balance_weight = c->balance_weight, .z_weight = c->z_weight, .renormalise = 1,
         .shard_axis = is_hybrid(l) ? "inner" : NULL, .align = FLAT_ALIGN, .bucket_elems = bucket_bytes / real_bytes,
-        .unit_buckets = l->zero >= 2,
+        .unit_buckets = l->zero >= 2, .overlap = c->overlap,
     };
 }
 
