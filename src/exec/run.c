@@ -9,7 +9,7 @@
  * Pace. Nothing is sent of a slice that is further ahead than that of the oldest one unfinished here, scratch or not. Where no
  * message waits for another, ranks would else send all they have before they receive anything, and sockets take megabytes: the
  * data leave the caches, windows close, and the kernel sends what waited from whichever core an acknowledgement comes to, out of
- * order. Between 2 hosts 16 MB by recursive doubling then took 45 to 90 ms, and takes 14. Nobody waits for ever: what the oldest
+ * order. Between 2 hosts 16 MB by recursive doubling then took 45 to 90 ms, and takes 13 to 26. Nobody waits for ever: what the oldest
  * unfinished slice of all ranks needs is held back by none. */
 #include "exec/run.h"
 
