@@ -106,7 +106,7 @@ enum hkt_status hkt__select_predict(const struct hkt__algo *algo, const struct h
                                           .scratch_bytes = args->scratch_bytes, .one_slice = algo->user_direct,
                                           .far = algo->user_direct && !args->user_ok};
     double amounts[HKT__PRICE_COUNT], ns = 0;
-    const struct hkt__profile *profile;
+    const struct hkt__profile *profile = NULL;
     const enum hkt_status rc = find_profile(algo, args, table, &profile);
 
     if (rc < 0)
