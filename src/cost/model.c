@@ -46,7 +46,7 @@ void hkt__prices_init(struct hkt__prices *prices, double latency_ns, double ns_p
     if (is_memory) {
         if (crowd > 1) {
             /* A message waits for its receiver's turn, and what is needed for it has left the caches by then; but half the
-             * peers share the core. Fitted for 4 ranks on 2 cores. */
+             * peers share the core. From a fit for 4 ranks on 2 cores, with rounds made a little dearer by hand. */
             prices->price[HKT__PRICE_ROUND] += 350;
             prices->price[HKT__PRICE_SWITCH] *= 0.7;
             prices->price[HKT__PRICE_MESSAGE] *= 1.1;
