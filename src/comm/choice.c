@@ -78,6 +78,7 @@ static enum hkt_status weigh_all(const struct weighing *w, struct hkt_candidate 
 static enum hkt_status find_caps(const char *transport, struct hkt__tp_caps *out_caps)
 {
     const struct hkt__tp_ops *ops;
+    char names[128];
 
     for (int t = 0; transport != NULL && (ops = hkt__transport_get(t)) != NULL; t++) {
         if (strcmp(ops->name, transport) != 0)
@@ -85,7 +86,8 @@ static enum hkt_status find_caps(const char *transport, struct hkt__tp_caps *out
         ops->query(NULL, out_caps);
         return HKT_OK;
     }
-    return hkt__fail(HKT_ERR_INVALID, "there is no transport \"%s\": thread, shm or tcp", transport != NULL ? transport : "");
+    hkt__transport_names(names, sizeof names);
+    return hkt__fail(HKT_ERR_INVALID, "there is no transport \"%s\": %s", transport != NULL ? transport : "", names);
 }
 
 /** Measured choices for a job on this host that is only thought of. Gives *out_tune; NULL: none. */

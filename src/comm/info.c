@@ -21,7 +21,10 @@ static void transport_feature(const struct hkt__tp_ops *ops, struct hkt_feature 
 
     if (rc == HKT_OK)
         rc = ops->probe(settings);
-    snprintf(why, sizeof why, "%s", rc == HKT_OK ? ops->summary : hkt_last_error());
+    if (rc == HKT_OK)
+        hkt__transport_describe(ops, why, sizeof why);
+    else
+        snprintf(why, sizeof why, "%s", hkt_last_error());
     *out = (struct hkt_feature){.kind = "transport", .name = ops->name, .present = rc == HKT_OK, .reason = why};
 }
 
@@ -63,7 +66,7 @@ static void machine_feature(int i, struct hkt_feature *out)
     *out = (struct hkt_feature){.kind = "machine", .name = machine[i].name, .present = present, .reason = why};
 }
 
-/** CPU features by kernel set; then modules that this build does not have. */
+/** CPU features by kernel set; then what this version does not have. */
 static const struct {
     const char *kind, *name, *yes, *no;
     int isa;
@@ -72,9 +75,6 @@ static const struct {
     {"cpu", "avx2", "32-byte kernels", "not offered by this CPU or capped by HOCKET_ISA", HKT__ISA_AVX2},
     {"cpu", "avx512", "64-byte kernels", "not offered by this CPU or capped by HOCKET_ISA", HKT__ISA_AVX512},
     {"module", "cuda", "", "this version works on host memory only", HKT__ISA_COUNT},
-    {"module", "verbs", "", "this version has no InfiniBand verbs transport; use tcp over the same network",
-     HKT__ISA_COUNT},
-    {"module", "ucx", "", "this version has no UCX transport; use shm and tcp", HKT__ISA_COUNT},
 };
 
 enum hkt_status hkt_feature_get(int index, struct hkt_feature *out_feature)

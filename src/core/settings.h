@@ -24,6 +24,7 @@
     X(interface, "HOCKET_INTERFACE", string, 0, 0, "", "network interface or address prefix for tcp, e.g. eth0")      \
     X(address, "HOCKET_ADDRESS", string, 0, 0, "", "address the rendezvous root listens on, unless ranks were told a loopback one")                           \
     X(token, "HOCKET_TOKEN", string, 0, 0, "", "job secret, the same on all ranks; ranks without it are refused")     \
+    X(modules, "HOCKET_MODULES", string, 0, 0, "", "folder of the modules (hocket_ucx.so and others); default: where libhocket.so is") \
     X(tcp_sockets, "HOCKET_TCP_SOCKETS", int, 1, 16, "2", "sockets per peer and lane")                                 \
     X(tcp_frame_bytes, "HOCKET_TCP_FRAME_BYTES", bytes, 4096, 4194304, "256K", "largest tcp frame")                    \
     X(shm_slots, "HOCKET_SHM_SLOTS", int, 2, 256, "8", "slots of a shared-memory channel (power of two)")              \

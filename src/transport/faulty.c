@@ -22,7 +22,7 @@
 #include "transport/transport.h"
 
 #define TRAILER_MAGIC 0x68667431u  /* "hft1" */
-#define TABLES_MAX 4
+#define TABLES_MAX 8
 #define DELAY_CALLS_MAX 32         /* a delay is this many calls at most that find nothing */
 #define DELAY_PARK_NS 50000        /* longest sleep while a delay runs: nothing arrives that could end it */
 
@@ -461,12 +461,19 @@ FAULTY_ENTRY(0)
 FAULTY_ENTRY(1)
 FAULTY_ENTRY(2)
 FAULTY_ENTRY(3)
+FAULTY_ENTRY(4)
+FAULTY_ENTRY(5)
+FAULTY_ENTRY(6)
+FAULTY_ENTRY(7)
 #undef FAULTY_ENTRY
 
 static const struct {
     enum hkt_status (*open)(const struct hkt__tp_params *params, struct hkt__tp **out_tp);
     enum hkt_status (*probe)(const struct hkt__settings *settings);
-} entries[TABLES_MAX] = { { open_0, probe_0 }, { open_1, probe_1 }, { open_2, probe_2 }, { open_3, probe_3 } };
+} entries[TABLES_MAX] = {
+    { open_0, probe_0 }, { open_1, probe_1 }, { open_2, probe_2 }, { open_3, probe_3 },
+    { open_4, probe_4 }, { open_5, probe_5 }, { open_6, probe_6 }, { open_7, probe_7 },
+};
 
 static void fill(void)
 {

@@ -2,6 +2,7 @@
  * said in the words of `hocket info`. The transports do not rely on it: they try (hkt__mem_try_copy). */
 #include "transport/machine.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <sched.h>
 #include <stdio.h>
@@ -77,4 +78,17 @@ bool hkt__machine_shm_dir(char *out_text, size_t bytes)
     snprintf(out_text, bytes, "%llu MiB, of which none is used: %s",
              (unsigned long long)fs.f_blocks * fs.f_frsize >> 20, why);
     return true;
+}
+
+bool hkt__machine_has_rdma(void)
+{
+    DIR *dir = opendir("/sys/class/infiniband");
+    const struct dirent *entry;
+    bool has = false;
+
+    while (dir != NULL && !has && (entry = readdir(dir)) != NULL)
+        has = entry->d_name[0] != '.';
+    if (dir != NULL)
+        closedir(dir);
+    return has;
 }

@@ -15,5 +15,7 @@ HKT_NODISCARD enum hkt_status hkt__machine_copies(const struct hkt__settings *se
 int hkt__machine_cores(void);
 /** Is there a /dev/shm? The text says how large it is, and that it does not matter. */
 bool hkt__machine_shm_dir(char *out_text, size_t bytes);
+/** Has this host RDMA devices that the kernel serves (/sys/class/infiniband)? Cheap. */
+bool hkt__machine_has_rdma(void);
 
 #endif

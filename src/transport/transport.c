@@ -4,26 +4,37 @@
 #include <assert.h>
 #include <poll.h>
 #include <pthread.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "core/error.h"
+#include "transport/modules.h"
 #include "transport/tables.h"
 
-/* Nearest first: a pair of ranks uses the first one that both sides reach. */
+/* Nearest first: a pair of ranks uses the first one that both sides reach. Modules stand before the last: they are for
+ * networks that are faster than sockets. */
 static const struct hkt__tp_ops *const raw_tables[] = {
     &hkt__tp_thread,
     &hkt__tp_shm,
     &hkt__tp_tcp,
 };
 
-#define TABLE_COUNT ((int)(sizeof raw_tables / sizeof raw_tables[0]))
+#define RAW_COUNT ((int)(sizeof raw_tables / sizeof raw_tables[0]))
+#define TABLES_MAX 8
 
-static struct hkt__tp_ops tables[TABLE_COUNT]; /* written once by fill, then constant */
+/* Written once by fill, then constant. */
+static struct hkt__tp_ops tables[TABLES_MAX];
+static int table_count;
 
 static enum hkt_status default_probe(const struct hkt__settings *settings)
 {
     (void)settings;
     return HKT_OK;
+}
+
+static bool default_is_wanted(void)
+{
+    return true;
 }
 
 static void *default_window(struct hkt__tp_dom *dom, int peer)
@@ -111,24 +122,34 @@ static void fill_memory(struct hkt__tp_ops *table)
         table->peer_write = default_peer_write;
 }
 
+void hkt__transport_fill(struct hkt__tp_ops *table)
+{
+    assert(table->name != NULL && table->summary != NULL && table->query != NULL);
+    assert(table->open != NULL && table->close != NULL && table->address != NULL && table->reach != NULL);
+    assert(table->dom_open != NULL && table->dom_connect != NULL && table->dom_close != NULL);
+    assert(table->chan_open != NULL);
+    if (table->probe == NULL)
+        table->probe = default_probe;
+    if (table->is_wanted == NULL)
+        table->is_wanted = default_is_wanted;
+    fill_memory(table);
+    if (table->park == NULL)
+        table->park = default_park;
+    if (table->wake == NULL)
+        table->wake = default_wake;
+}
+
 static void fill(void)
 {
-    for (int i = 0; i < TABLE_COUNT; i++) {
-        struct hkt__tp_ops *table = &tables[i];
+    const struct hkt__tp_ops *stub;
 
-        *table = *raw_tables[i];
-        assert(table->name != NULL && table->summary != NULL && table->query != NULL);
-        assert(table->open != NULL && table->close != NULL && table->address != NULL && table->reach != NULL);
-        assert(table->dom_open != NULL && table->dom_connect != NULL && table->dom_close != NULL);
-        assert(table->chan_open != NULL);
-        if (table->probe == NULL)
-            table->probe = default_probe;
-        fill_memory(table);
-        if (table->park == NULL)
-            table->park = default_park;
-        if (table->wake == NULL)
-            table->wake = default_wake;
+    for (int i = 0; i < RAW_COUNT; i++) {
+        for (int m = 0; i == RAW_COUNT - 1 && (stub = hkt__module_stub(m)) != NULL; m++)
+            tables[table_count++] = *stub;
+        tables[table_count] = *raw_tables[i];
+        hkt__transport_fill(&tables[table_count++]);
     }
+    assert(table_count <= TABLES_MAX);
 }
 
 const struct hkt__tp_ops *hkt__transport_get(int index)
@@ -136,7 +157,28 @@ const struct hkt__tp_ops *hkt__transport_get(int index)
     static pthread_once_t once = PTHREAD_ONCE_INIT;
 
     pthread_once(&once, fill);
-    return index >= 0 && index < TABLE_COUNT ? &tables[index] : NULL;
+    return index >= 0 && index < table_count ? &tables[index] : NULL;
+}
+
+void hkt__transport_describe(const struct hkt__tp_ops *ops, char *out_text, size_t bytes)
+{
+    if (ops->describe != NULL)
+        ops->describe(out_text, bytes);
+    else
+        snprintf(out_text, bytes, "%s", ops->summary);
+}
+
+/* "thread, shm, tcp" */
+void hkt__transport_names(char *out_text, size_t bytes)
+{
+    const struct hkt__tp_ops *table;
+    size_t used = 0;
+
+    for (int i = 0; (table = hkt__transport_get(i)) != NULL && used < bytes; i++) {
+        const int n = snprintf(out_text + used, bytes - used, "%s%s", i > 0 ? ", " : "", table->name);
+
+        used += n > 0 ? (size_t)n : 0;
+    }
 }
 
 static const struct hkt__tp_ops *find(const char *name, size_t bytes)
@@ -154,28 +196,38 @@ const struct hkt__tp_ops *hkt__transport_find(const char *name)
     return find(name, strlen(name));
 }
 
+static bool is_wanted(const char *name)
+{
+    const struct hkt__tp_ops *table = hkt__transport_find(name);
+
+    return table != NULL && table->is_wanted();
+}
+
 enum hkt_status hkt__transport_allowed(const char *list, const char *name, bool *out_allowed)
 {
     const bool is_inverted = list != NULL && list[0] == '^';
     bool is_listed = false;
+    char names[128];
 
     if (list == NULL || list[0] == '\0') {
-        *out_allowed = true;
+        *out_allowed = is_wanted(name);
         return HKT_OK;
     }
     for (const char *item = list + is_inverted;;) {
         const size_t bytes = strcspn(item, ",");
         const struct hkt__tp_ops *table = find(item, bytes);
 
-        if (table == NULL)
+        if (table == NULL) {
+            hkt__transport_names(names, sizeof names);
             return hkt__fail(HKT_ERR_INVALID, "transport list \"%s\": \"%.*s\" is no transport of this build; there are "
-                             "thread, shm and tcp, separated by commas, a leading ^ forbids instead of allowing", list,
-                             (int)bytes, item);
+                             "%s; write them with commas, a leading ^ forbids instead of allowing", list, (int)bytes, item,
+                             names);
+        }
         is_listed |= strcmp(table->name, name) == 0;
         if (item[bytes] == '\0')
             break;
         item += bytes + 1;
     }
-    *out_allowed = is_listed != is_inverted;
+    *out_allowed = is_inverted ? !is_listed && is_wanted(name) : is_listed;
     return HKT_OK;
 }

@@ -119,6 +119,10 @@ struct hkt__tp_ops {
     const char *summary;
     /** Can this machine use it? OK, or UNSUPPORTED with the reason and mend in hkt__error_here(). */
     enum hkt_status (*probe)(const struct hkt__settings *settings);
+    /** Is it to be used without being named in a list of transports? NULL: yes. Cheap. */
+    bool (*is_wanted)(void);
+    /** One line for `hocket info` where probe is OK: devices, say. NULL: the summary. */
+    void (*describe)(char *out_text, size_t bytes);
     /** tp may be NULL: what an instance on this machine would say. */
     void (*query)(const struct hkt__tp *tp, struct hkt__tp_caps *out_caps);
     enum hkt_status (*open)(const struct hkt__tp_params *params, struct hkt__tp **out_tp);
@@ -171,13 +175,22 @@ struct hkt__tp_dom {
     const struct hkt__tp_ops *ops;
 };
 
-/** All transports of this build in order of preference, defaults overlaid; NULL past the end. */
+/** All transports in order of preference, defaults overlaid; NULL past the end. Those that are modules (module.h) are here
+ *  whether they can be opened or not: of these, only name, summary, is_wanted, describe, probe, query(NULL) and open. An
+ *  instance's own ops have everything. */
 const struct hkt__tp_ops *hkt__transport_get(int index);
 
-/** The same by name; NULL if there is none. An instance's ops point to this table, so that its defaults are there. */
+/** The same by name; NULL if there is none. */
 const struct hkt__tp_ops *hkt__transport_find(const char *name);
 
-/** Does a list like "shm,tcp" or "^tcp" (NULL, "": all) allow `name`? INVALID when the list names no known transport. */
+/** What this machine has for it, one line. */
+void hkt__transport_describe(const struct hkt__tp_ops *ops, char *out_text, size_t bytes);
+
+/** "thread, shm, tcp": all names, for messages. */
+void hkt__transport_names(char *out_text, size_t bytes);
+
+/** Does a list like "shm,tcp" or "^tcp" (NULL, "": all) allow `name`? Without being named, only those are allowed that are
+ *  wanted. INVALID when the list names no known transport. */
 HKT_NODISCARD enum hkt_status hkt__transport_allowed(const char *list, const char *name, bool *out_allowed);
 
 /** CRC32C (Castagnoli) of bytes, hardware instruction where there is one. */
