@@ -9,11 +9,16 @@ import subprocess
 import sys
 import tempfile
 
-TESTS = ['gpt', 'gpt_bits', 'gpt_ranks']
+TESTS = ['gpt', 'gpt_bits', 'gpt_ranks', 'oracle']
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 # what is wrong, file, text, its replacement
 NOTHING = ('nothing is wrong', 'gpt_finish.c', 'int', 'int')
 MUTANTS = [
+    # Another model, though consistent with itself: the oracle's alone.
+    ('scores are divided by the dimension', 'attention_par.c', '.scale = 1 / sqrt((double)d)', '.scale = 1 / (double)d'),
+    ('rotary positions turn neighbours', 'attention_par.c', 'HKT__ROTARY_HALVES', 'HKT__ROTARY_NEIGHBOURS'),
+    ("norms' epsilon is another", 'gpt.c', 'config->norm_eps : 1e-5', 'config->norm_eps : 1e-4'),
     ('norms under sequence parallelism are not added up', 'gpt_finish.c', 'if (gpt->block.is_cut)', 'if (0)'),
     ('copied key-value heads are not added up', 'gpt_finish.c', 'if (gpt->copies.size > 1)', 'if (0)'),
     ('biases of copied heads are not added up', 'gpt_finish.c', 'reduce(gpt, &gpt->copies, key_biases, unit);', ';'),
@@ -94,7 +99,8 @@ def links(build):
 def notices(command, build):
     """Does a test of this executable fail? Whoever fails first ends it."""
     test = subprocess.Popen(command, cwd=build, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                            start_new_session=True, env={**os.environ, 'LD_LIBRARY_PATH': os.path.join(build, 'src')})
+                            start_new_session=True, env={**os.environ, 'LD_LIBRARY_PATH': os.path.join(build, 'src'),
+                                                         'HOCKET_SOURCE_ROOT': ROOT})
     for line in test.stdout:
         if 'FAILED' in line:
             os.killpg(test.pid, 9)
