@@ -3,6 +3,8 @@
  * exp_avg.NAME and exp_avg_sq.NAME). Files say nothing of the layout they were written in: each element is written by the one
  * rank that counts it, at its place in the whole tensor, and each rank of any other layout reads just what it updates.
  *
+ * Headers carry checksums (parallel/checksum.h): what was changed since is refused, by name.
+ *
  * A save goes to DIR/step-N.tmp, is synced, renamed, and then named in DIR/latest, itself replaced by rename: whatever dies
  * in between, `latest` names a whole checkpoint. With is_async the state is copied and a thread writes it, over a communicator
  * of its own. */
@@ -64,7 +66,8 @@ HKT_NODISCARD enum hkt_status hkt__save_wait(struct hkt__save *save);
 HKT_NODISCARD enum hkt_status hkt__checkpoint_find(const char *dir, char *out_path, size_t bytes);
 /** Read parameters, and moments unless weights_only, of a folder found by hkt__checkpoint_find. Collective; the same status on
  *  all ranks.
- *  Errors   INVALID names file and tensor: it is missing, or of another shape */
+ *  Errors   INVALID names file and tensor: it is missing, or of another shape; or the file: it is damaged. What the engine holds
+ *           then is neither old nor new */
 HKT_NODISCARD enum hkt_status hkt__checkpoint_load(const struct hkt__checkpoint *checkpoint, const char *path,
                                                    bool weights_only, uint64_t *out_bytes_read);
 

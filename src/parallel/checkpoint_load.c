@@ -55,7 +55,9 @@ enum hkt_status hkt__checkpoint_find(const char *dir, char *out_path, size_t byt
     /* Who died while saving the same step again left the first one under this name. */
     if (access(out_path, F_OK) < 0)
         snprintf(out_path, bytes, "%s/%s.old", dir, name);
-    return HKT_OK;
+    return access(out_path, F_OK) == 0
+               ? HKT_OK
+               : hkt__parallel_fail(HKT_ERR_INVALID, "%s names %s, which is not there", path, name);
 }
 
 /* ---- numbers of other types ---- */
@@ -102,12 +104,17 @@ struct reader {
     const struct hkt__files *files;
     const struct hkt__st_file *file;
     const struct hkt__math_ops *real_ops;
+    enum hkt__state state;
     const char *prefix;
     uint64_t bytes;
+    /* Checksums: of what this rank read and counts; of the file, where it has them. */
+    uint64_t sum[HKT__STATE_COUNT], want[HKT__STATE_COUNT];
+    bool is_sealed[HKT__STATE_COUNT];
+    char step[32]; /* that the first file is of */
 };
 
 static enum hkt_status read_block(struct reader *r, const struct hkt__st_tensor *tensor, const struct hkt__file_block *block,
-                                  char *run)
+                                  char *run, bool is_counted)
 {
     const size_t size = hkt_dtype_size(tensor->dtype), bytes = r->checkpoint->ops->real_bytes;
     char raw[READ_ELEMS * sizeof(double)];
@@ -117,6 +124,8 @@ static enum hkt_status read_block(struct reader *r, const struct hkt__st_tensor 
         part = block->count - done < READ_ELEMS ? block->count - done : READ_ELEMS;
         rc = hkt__st_read(r->file, tensor, (uint64_t)(block->file_first + done) * size, raw, (uint64_t)part * size);
         r->bytes += (uint64_t)part * size;
+        if (is_counted && rc == HKT_OK)
+            r->sum[r->state] += hkt__st_sum(tensor->first - r->file->data + (uint64_t)(block->file_first + done) * size, raw, part, size);
         for (int64_t i = 0; i < part && rc == HKT_OK; i++) {
             char *to = run + (size_t)(block->run_first + (done + i) * block->run_stride) * bytes;
             const double value = as_double(raw, i, tensor->dtype);
@@ -168,9 +177,24 @@ static enum hkt_status read_state(struct reader *r, enum hkt__state state)
 
         rc = find_tensor(r, r->files->tensor[run.param], &tensor);
         for (int64_t at = 0; rc == HKT_OK && hkt__files_next(r->files, own, &run, &at, &block);)
-            rc = read_block(r, tensor, &block, hkt__engine_state(r->checkpoint->engine, &run, state));
+            rc = read_block(r, tensor, &block, hkt__engine_state(r->checkpoint->engine, &run, state),
+                            own->held[run.param].counts);
     }
     return rc;
+}
+
+/* Both files must be of one save. */
+static enum hkt_status same_step(struct reader *r)
+{
+    const char *step = hkt__st_meta(r->file, "step");
+
+    if (step == NULL)
+        return HKT_OK;
+    if (r->step[0] != '\0' && strcmp(r->step, step) != 0)
+        return hkt__parallel_fail(HKT_ERR_INVALID, "%s is of step %s, the model beside it of step %s: they are not one checkpoint",
+                                  r->file->path, step, r->step);
+    snprintf(r->step, sizeof r->step, "%s", step);
+    return HKT_OK;
 }
 
 static enum hkt_status read_file(struct reader *r, const char *path, const char *name, enum hkt__state first,
@@ -186,12 +210,39 @@ static enum hkt_status read_file(struct reader *r, const char *path, const char 
     if (rc < 0)
         return rc;
     r->file = &file;
+    rc = same_step(r);
+    if (rc == HKT_OK && first != HKT__STATE_MASTER && !file.is_sealed)
+        rc = hkt__parallel_fail(HKT_ERR_INVALID, "%s has no checksum: hocket train did not write it, or it is damaged", full);
     for (int state = first; state <= (int)last && rc == HKT_OK; state++) {
         r->prefix = prefixes[state];
-        if (hkt__engine_has_state(r->checkpoint->engine, (enum hkt__state)state))
-            rc = read_state(r, (enum hkt__state)state);
+        r->state = (enum hkt__state)state;
+        if (!hkt__engine_has_state(r->checkpoint->engine, r->state))
+            continue;
+        /* Of a file with tensors that this model has not, only a part is read. */
+        r->is_sealed[state] = file.is_sealed && (state != HKT__STATE_MASTER || file.ntensors == r->files->ntensors);
+        r->want[state] = file.sums[state == HKT__STATE_MOMENT2];
+        rc = read_state(r, r->state);
     }
     hkt__st_close(&file);
+    return rc;
+}
+
+/* Whether what all ranks read is what was written. Collective. */
+static enum hkt_status check_sums(struct reader *r, const char *path)
+{
+    struct hkt_comm *comm = r->checkpoint->comm;
+    enum hkt_status rc = HKT_OK;
+
+    if (comm != NULL)
+        rc = hkt_all_reduce(r->sum, r->sum, HKT__STATE_COUNT, HKT_UINT64, HKT_SUM, comm, NULL);
+    if (rc < 0)
+        return hkt__parallel_pass(rc, "the checksums of a checkpoint");
+    for (int state = 0; state < HKT__STATE_COUNT && rc == HKT_OK; state++)
+        if (r->is_sealed[state] && r->sum[state] != r->want[state])
+            rc = hkt__parallel_fail(HKT_ERR_INVALID,
+                                    "%s/%s is damaged: its bytes are not those that were written (checksum %016llx, should be "
+                                    "%016llx)", path, state == HKT__STATE_MASTER ? "model.safetensors" : "optimizer.safetensors",
+                                    (unsigned long long)r->sum[state], (unsigned long long)r->want[state]);
     return rc;
 }
 
@@ -210,6 +261,8 @@ enum hkt_status hkt__checkpoint_load(const struct hkt__checkpoint *checkpoint, c
         hkt__files_fini(&files);
     }
     rc = hkt__agree(checkpoint->comm, rc, "loading a checkpoint");
+    if (rc == HKT_OK)
+        rc = check_sums(&r, path);
     if (rc == HKT_OK)
         rc = hkt__engine_publish(checkpoint->engine);
     if (rc == HKT_OK && out_bytes_read != NULL)

@@ -26,6 +26,7 @@ struct hkt__save {
     uint64_t first[HKT__STATE_COUNT]; /* place in its file of the first byte of all tensors of a state */
     bool has[HKT__STATE_COUNT];
     void *copy[HKT__STATE_COUNT]; /* elements of runs that this rank counts, in their order */
+    uint64_t sum[HKT__STATE_COUNT]; /* checksums: of what this rank wrote; then of all */
     pthread_t thread;
     bool has_thread;
     enum hkt_status status;
@@ -152,30 +153,45 @@ static enum hkt_status prepare(const struct hkt__save *save)
     return rc;
 }
 
+/* The file that bytes go to, where its data begin, and their checksum. */
+struct target {
+    int fd;
+    const char *path;
+    uint64_t data, *sum;
+};
+
+static enum hkt_status put(const struct target *target, uint64_t at, const char *elems, int64_t count, size_t bytes)
+{
+    return hkt__st_pwrite(target->fd, target->path, target->data + at, elems, (uint64_t)count * bytes);
+}
+
+/* at: place of the block's first element in the data of its file. */
 static enum hkt_status write_block(const struct hkt__save *save, const struct hkt__file_block *block, uint64_t at,
-                                   const char *run, int fd, const char *path)
+                                   const char *run, const struct target *target)
 {
     const size_t bytes = save->checkpoint.ops->real_bytes;
     const char *from = run + (size_t)block->run_first * bytes;
+    const bool is_dense = block->run_stride == 1 || block->count == 1;
     char gathered[GATHER_ELEMS * sizeof(double)];
     enum hkt_status rc = HKT_OK;
 
-    if (block->run_stride == 1 || block->count == 1)
-        return hkt__st_pwrite(fd, path, at, from, (uint64_t)block->count * bytes);
     for (int64_t done = 0, part; done < block->count && rc == HKT_OK; done += part) {
-        part = block->count - done < GATHER_ELEMS ? block->count - done : GATHER_ELEMS;
-        for (int64_t i = 0; i < part; i++)
+        const char *elems = is_dense ? from : gathered;
+
+        part = is_dense || block->count - done < GATHER_ELEMS ? block->count - done : GATHER_ELEMS;
+        for (int64_t i = 0; i < part && !is_dense; i++)
             memcpy(gathered + (size_t)i * bytes, from + (size_t)((done + i) * block->run_stride) * bytes, bytes);
-        rc = hkt__st_pwrite(fd, path, at + (uint64_t)done * bytes, gathered, (uint64_t)part * bytes);
+        *target->sum += hkt__st_sum(at + (uint64_t)done * bytes, elems, part, bytes);
+        rc = put(target, at + (uint64_t)done * bytes, elems, part, bytes);
     }
     return rc;
 }
 
-static enum hkt_status write_state(const struct hkt__save *save, enum hkt__state state, int fd, const char *path)
+static enum hkt_status write_state(const struct hkt__save *save, enum hkt__state state, const struct target *target)
 {
     const struct hkt__checkpoint *c = &save->checkpoint;
     const size_t bytes = c->ops->real_bytes;
-    const uint64_t shift = save->first[state] - save->files.tensors[0].first;
+    const uint64_t first = save->files.tensors[0].first, shift = save->first[state] - target->data;
     struct hkt__own_cursor cursor = { 0 };
     struct hkt__run run;
     const char *from = save->copy[state];
@@ -186,14 +202,14 @@ static enum hkt_status write_state(const struct hkt__save *save, enum hkt__state
 
         for (int64_t at = 0; rc == HKT_OK && hkt__files_next(&save->files, c->own, &run, &at, &block);)
             rc = write_block(save, &block,
-                             save->files.tensors[block.tensor].first + shift + (uint64_t)block.file_first * bytes, from, fd,
-                             path);
+                             save->files.tensors[block.tensor].first - first + shift + (uint64_t)block.file_first * bytes,
+                             from, target);
         from += (size_t)run.count * bytes;
     }
     return rc;
 }
 
-static enum hkt_status write_file(const struct hkt__save *save, int file)
+static enum hkt_status write_file(struct hkt__save *save, int file)
 {
     char path[HKT__ST_PATH_MAX];
     enum hkt_status rc = HKT_OK;
@@ -205,11 +221,40 @@ static enum hkt_status write_file(const struct hkt__save *save, int file)
         return hkt__parallel_fail(HKT_ERR_SYSTEM, "%s, made by rank 0, cannot be opened (is the folder shared by all hosts?): "
                                   "%s", path, strerror(errno));
     for (int state = 0; state < HKT__STATE_COUNT && rc == HKT_OK; state++)
-        if (save->has[state] && (state == HKT__STATE_MASTER) == (file == FILE_MODEL))
-            rc = write_state(save, (enum hkt__state)state, fd, path);
+        if (save->has[state] && (state == HKT__STATE_MASTER) == (file == FILE_MODEL)) {
+            const struct target target = { fd, path, head_bytes(save->head[file]), &save->sum[state] };
+
+            rc = write_state(save, (enum hkt__state)state, &target);
+        }
     if (rc == HKT_OK && fsync(fd) < 0)
         rc = hkt__parallel_fail(HKT_ERR_SYSTEM, "%s cannot be synced: %s", path, strerror(errno));
     close(fd);
+    return rc;
+}
+
+/* Rank 0: the headers once more, with the sums of what all ranks wrote. */
+static enum hkt_status seal(const struct hkt__save *save)
+{
+    enum hkt_status rc = HKT_OK;
+
+    for (int file = 0; file < FILE_COUNT && rc == HKT_OK; file++) {
+        const uint64_t sums[HKT__ST_SUMS] = { save->sum[file == FILE_MODEL ? HKT__STATE_MASTER : HKT__STATE_MOMENT1],
+                                              file == FILE_MODEL ? 0 : save->sum[HKT__STATE_MOMENT2] };
+        const uint64_t bytes = head_bytes(save->head[file]);
+        char path[HKT__ST_PATH_MAX];
+
+        path_of(save, true, file, path, sizeof path);
+        if (!hkt__st_seal(save->head[file] + 8, bytes - 8, sums))
+            return hkt__parallel_fail(HKT_ERR_BUG, "the header of %s has no place for a checksum", path);
+        const int fd = open(path, O_WRONLY | O_CLOEXEC);
+
+        if (fd < 0)
+            return hkt__parallel_fail(HKT_ERR_SYSTEM, "%s cannot be opened: %s", path, strerror(errno));
+        rc = hkt__st_pwrite(fd, path, 0, save->head[file], bytes);
+        if (rc == HKT_OK && fsync(fd) < 0)
+            rc = hkt__parallel_fail(HKT_ERR_SYSTEM, "%s cannot be synced: %s", path, strerror(errno));
+        close(fd);
+    }
     return rc;
 }
 
@@ -241,7 +286,9 @@ static enum hkt_status publish(const struct hkt__save *save)
     path_of(save, false, FILE_COUNT, path, sizeof path);
     snprintf(old, sizeof old, "%s/%s.old", save->dir, save->name);
     snprintf(latest, sizeof latest, "%s/latest", save->dir);
-    rc = sync_path(tmp);
+    rc = seal(save);
+    if (rc == HKT_OK)
+        rc = sync_path(tmp);
     if (rc == HKT_OK && access(path, F_OK) == 0) {
         remove_folder(old);
         rc = move(path, old);
@@ -270,6 +317,10 @@ static void *write_all(void *arg)
         for (int file = 0; file < FILE_COUNT && rc == HKT_OK; file++)
             rc = write_file(save, file);
         rc = hkt__agree(comm, rc, "writing a checkpoint");
+    }
+    if (rc == HKT_OK && comm != NULL) {
+        rc = hkt_all_reduce(save->sum, save->sum, HKT__STATE_COUNT, HKT_UINT64, HKT_SUM, comm, NULL);
+        rc = rc < 0 ? hkt__parallel_pass(rc, "the checksums of a checkpoint") : rc;
     }
     if (rc == HKT_OK)
         rc = hkt__agree(comm, is_root ? publish(save) : HKT_OK, "naming a checkpoint");

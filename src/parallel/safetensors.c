@@ -147,9 +147,10 @@ static enum hkt_status read_header(struct hkt__st_file *file, uint64_t end, char
     return hkt__st_pread(file->fd, file->path, sizeof raw, *out_text, bytes);
 }
 
-static enum hkt_status parse_header(struct hkt__st_file *file, uint64_t data, uint64_t end)
+static enum hkt_status parse_header(struct hkt__st_file *file, uint64_t end)
 {
     enum hkt_status rc = HKT_OK;
+    uint64_t used = file->data;
 
     if (!cJSON_IsObject(file->header))
         return foreign(file->path, "its header is not JSON");
@@ -157,8 +158,15 @@ static enum hkt_status parse_header(struct hkt__st_file *file, uint64_t data, ui
     if (file->tensors == NULL)
         return hkt__parallel_fail(HKT_ERR_NOMEM, "no memory for the header of %s", file->path);
     for (const cJSON *item = file->header->child; item != NULL && rc == HKT_OK; item = item->next)
-        if (strcmp(item->string, "__metadata__") != 0)
-            rc = parse_tensor(file->path, item, data, end, &file->tensors[file->ntensors++]);
+        if (strcmp(item->string, "__metadata__") != 0) {
+            const struct hkt__st_tensor *tensor = &file->tensors[file->ntensors];
+
+            rc = parse_tensor(file->path, item, file->data, end, &file->tensors[file->ntensors++]);
+            used = rc == HKT_OK && tensor->first + tensor->bytes > used ? tensor->first + tensor->bytes : used;
+        }
+    if (rc == HKT_OK && used < end)
+        rc = hkt__parallel_fail(HKT_ERR_INVALID, "%s has %llu bytes behind its last tensor, which nothing explains",
+                                file->path, (unsigned long long)(end - used));
     return rc;
 }
 
@@ -178,8 +186,16 @@ enum hkt_status hkt__st_open(const char *path, struct hkt__st_file *out_file)
     else
         rc = read_header(&file, (uint64_t)info.st_size, &text, &bytes);
     if (rc == HKT_OK) {
+        const enum hkt__st_seal_state state = hkt__st_unseal(text, bytes, file.sums);
+
+        file.is_sealed = state == HKT__ST_SEALED;
+        if (state == HKT__ST_SEAL_BROKEN)
+            rc = hkt__parallel_fail(HKT_ERR_INVALID, "%s is damaged: its header is not the one that was written (checksum)", path);
+    }
+    if (rc == HKT_OK) {
         file.header = cJSON_ParseWithLength(text, bytes);
-        rc = parse_header(&file, 8 + bytes, (uint64_t)info.st_size);
+        file.data = 8 + bytes;
+        rc = parse_header(&file, (uint64_t)info.st_size);
     }
     hkt__parallel_free(text);
     if (rc < 0)

@@ -5,9 +5,11 @@
 #ifndef HOCKET_PARALLEL_SAFETENSORS_H
 #define HOCKET_PARALLEL_SAFETENSORS_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "hocket/types.h"
+#include "parallel/checksum.h"
 
 #define HKT__ST_NAME_MAX 128
 #define HKT__ST_DIMS_MAX 4
@@ -28,12 +30,16 @@ struct hkt__st_file {
     char path[HKT__ST_PATH_MAX];
     struct hkt__st_tensor *tensors;
     int ntensors;
+    uint64_t data; /* where the bytes of tensors begin */
     struct cJSON *header;
+    bool is_sealed; /* with checksums, and the header is whole */
+    uint64_t sums[HKT__ST_SUMS];
 };
 
 /** Open for reading.
  *  Owns     fills *out_file, released by hkt__st_close
- *  Errors   SYSTEM: it cannot be read; INVALID: it is no safetensors file, or not all of one; NOMEM */
+ *  Errors   SYSTEM: it cannot be read; INVALID: it is no safetensors file, not all of one, more than one, or its header is
+ *           damaged; NOMEM */
 HKT_NODISCARD enum hkt_status hkt__st_open(const char *path, struct hkt__st_file *out_file);
 void hkt__st_close(struct hkt__st_file *file);
 /** NULL when there is none of that name. */

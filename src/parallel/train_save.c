@@ -96,7 +96,8 @@ enum hkt_status hkt_trainer_save(struct hkt_trainer *t, const char *dir, int is_
     snprintf(seed, sizeof seed, "%" PRIu64, t->config.seed);
     snprintf(name, sizeof name, "step-%08" PRId64, t->step);
     const struct hkt__st_meta clocks[] = { { "format", "pt" }, { "step", step }, { "updates", updates },
-                                           { "loss_scale", scale }, { "good_steps", good }, { "seed", seed } };
+                                           { "loss_scale", scale }, { "good_steps", good }, { "seed", seed },
+                                           { HKT__ST_CHECKSUM_KEY, HKT__ST_CHECKSUM_BLANK } };
 
     for (size_t i = 0; i < sizeof clocks / sizeof clocks[0]; i++)
         metas[n++] = clocks[i];
@@ -117,6 +118,8 @@ static enum hkt_status check_model(const struct hkt_trainer *t, const struct hkt
     const char *seed = hkt__st_meta(file, "seed");
     enum hkt_status rc = hkt__shape_read(file, &saved);
 
+    if (rc == HKT_OK && !file->is_sealed)
+        rc = hkt__parallel_fail(HKT_ERR_INVALID, "%s has no checksum: hocket train did not write it, or it is damaged", file->path);
     for (size_t i = 0; i < FIELD_COUNT && rc == HKT_OK; i++)
         if (field_get(&saved, i) != field_get(&t->config, i))
             rc = hkt__parallel_fail(HKT_ERR_INVALID, "%s is of a model whose %s is %" PRId64 ", this one's is %" PRId64,
