@@ -86,54 +86,84 @@ static void N(pack_b)(REAL *to, const REAL *from, const int64_t ld_across[2], co
     N(pack_panels)(to, from, ld_across, shape, NR);
 }
 
-/* The product of a panel of A and a panel of B, added to C times alpha: high rows, wide columns of the tile. */
-static void N(tile)(const struct hkt__gemm *gemm, REAL *c, const REAL *a, const REAL *b, const int64_t shape[3])
+/* What one pass over a block of k does with C: C = alpha * sum + beta * C. Only the first pass has a beta other than 1, so
+ * C is written once more than it is read, and with beta 0 never read before it is written. */
+struct N(out) {
+    REAL alpha, beta;
+    int64_t ldc;
+};
+
+INLINE void N(store_row)(const struct N(out) *out, REAL *c, const N(gemm_vec) sum[2])
+{
+    for (int half = 0; half < 2; half++, c += LANES) {
+        N(gemm_vec) value = out->alpha * sum[half], old;
+
+        if (out->beta != 0) {
+            memcpy(&old, c, sizeof old);
+            value += out->beta * old;
+        }
+        memcpy(c, &value, sizeof value);
+    }
+}
+
+/* The product of a panel of A and a panel of B into `rows` rows and `wide` columns of C; rows is a constant where this is
+ * inlined, so that the sums stay in registers. */
+INLINE void N(tile_rows)(const struct N(out) *out, REAL *c, const REAL *a, const REAL *b, const int64_t shape[3], int rows)
 {
     N(gemm_vec) sum[MR][2] = { { { 0 } } };
-    const int64_t high = shape[0], wide = shape[1], ldc = gemm->ldc;
-    const REAL alpha = (REAL)gemm->alpha;
+    const int64_t high = shape[0], wide = shape[1];
 
+    for (int64_t i = 0; i < high; i++)
+        for (int half = 0; half < 2; half++)
+            __builtin_prefetch(c + i * out->ldc + half * LANES, 1); /* it is needed when the loop is over */
     for (int64_t k = 0; k < shape[2]; k++, a += MR, b += NR) {
         N(gemm_vec) b0, b1;
 
         memcpy(&b0, b, sizeof b0);
         memcpy(&b1, b + LANES, sizeof b1);
-        for (int i = 0; i < MR; i++) {
+        for (int i = 0; i < rows; i++) {
             sum[i][0] += a[i] * b0;
             sum[i][1] += a[i] * b1;
         }
     }
-    if (high == MR && wide == NR) {
-        for (int i = 0; i < MR; i++)
-            for (int half = 0; half < 2; half++) {
-                REAL *at = c + i * ldc + half * LANES;
-                N(gemm_vec) old;
-
-                memcpy(&old, at, sizeof old);
-                old += alpha * sum[i][half];
-                memcpy(at, &old, sizeof old);
-            }
+    if (high == rows && wide == NR) {
+        for (int i = 0; i < rows; i++)
+            N(store_row)(out, c + i * out->ldc, sum[i]);
         return;
     }
     REAL flat[MR * NR];
 
     memcpy(flat, sum, sizeof flat);
     for (int64_t r = 0; r < high; r++)
-        for (int64_t s = 0; s < wide; s++)
-            c[r * ldc + s] += alpha * flat[r * NR + s];
+        for (int64_t s = 0; s < wide; s++) {
+            REAL *at = c + r * out->ldc + s;
+
+            *at = out->beta != 0 ? out->alpha * flat[r * NR + s] + out->beta * *at : out->alpha * flat[r * NR + s];
+        }
 }
 
-/* C += alpha * A B for packed blocks of shape[0] x shape[2] and shape[2] x shape[1]. */
-static void N(block)(const struct hkt__gemm *gemm, REAL *c, const REAL *a, const REAL *b, const int64_t shape[3])
+static void N(tile)(const struct N(out) *out, REAL *c, const REAL *a, const REAL *b, const int64_t shape[3])
+{
+    if (shape[0] > 2 * MR / 3)
+        N(tile_rows)(out, c, a, b, shape, MR);
+    else if (shape[0] > MR / 3)
+        N(tile_rows)(out, c, a, b, shape, 2 * MR / 3);
+    else
+        N(tile_rows)(out, c, a, b, shape, MR / 3);
+}
+
+/* C = alpha * A B + beta * C for packed blocks of shape[0] x shape[2] and shape[2] x shape[1]. */
+static void N(block)(const struct N(out) *out, REAL *c, const REAL *a, const REAL *b, const int64_t shape[3])
 {
     for (int64_t j = 0; j < shape[1]; j += NR)
         for (int64_t i = 0; i < shape[0]; i += MR) {
             const int64_t part[3] = { shape[0] - i < MR ? shape[0] - i : MR, shape[1] - j < NR ? shape[1] - j : NR, shape[2] };
 
-            N(tile)(gemm, c + i * gemm->ldc + j, a + i * shape[2], b + j * shape[2], part);
+            N(tile)(out, c + i * out->ldc + j, a + i * shape[2], b + j * shape[2], part);
         }
 }
 
+/* C = beta * C: what remains of the product when k is 0, or when sums are added one by one. */
 static void N(scale_c)(const struct hkt__gemm *gemm)
 {
     const REAL beta = (REAL)gemm->beta;
@@ -180,31 +210,41 @@ static void N(thin)(const struct hkt__gemm *gemm)
         }
 }
 
-static void N(gemm)(const struct hkt__gemm *gemm, void *pack)
+/* Columns [j, j + nc) of C against [k, k + kc) of the sum. */
+static void N(slab)(const struct hkt__gemm *gemm, REAL *pack, const int64_t from[2], const int64_t shape[2])
 {
     const int64_t a_ld[2] = { gemm->lda, gemm->trans_a }, b_ld[2] = { gemm->ldb, !gemm->trans_b };
-    REAL *pack_a = pack, *pack_b = pack_a + HKT__GEMM_MC * HKT__GEMM_KC;
+    const int64_t j = from[0], k = from[1], nc = shape[0], kc = shape[1];
+    const struct N(out) out = { (REAL)gemm->alpha, k == 0 ? (REAL)gemm->beta : 1, gemm->ldc };
+    REAL *pack_a = pack, *pack_b = pack + HKT__GEMM_MC * HKT__GEMM_KC;
 
-    if (gemm->beta != 1)
+    N(pack_b)(pack_b, (const REAL *)gemm->b + (gemm->trans_b ? j * gemm->ldb + k : k * gemm->ldb + j), b_ld,
+              (int64_t[]){ nc, kc });
+    for (int64_t i = 0; i < gemm->m; i += HKT__GEMM_MC) {
+        const int64_t mc = gemm->m - i < HKT__GEMM_MC ? gemm->m - i : HKT__GEMM_MC;
+
+        N(pack_a)(pack_a, (const REAL *)gemm->a + (gemm->trans_a ? k * gemm->lda + i : i * gemm->lda + k), a_ld,
+                  (int64_t[]){ mc, kc });
+        N(block)(&out, (REAL *)gemm->c + i * gemm->ldc + j, pack_a, pack_b, (int64_t[]){ mc, nc, kc });
+    }
+}
+
+static void N(gemm)(const struct hkt__gemm *gemm, void *pack)
+{
+    const int is_thin = gemm->m <= 2 && !gemm->trans_a && gemm->trans_b;
+
+    if ((is_thin && gemm->beta != 1) || gemm->k == 0)
         N(scale_c)(gemm);
-    if (gemm->m <= 2 && !gemm->trans_a && gemm->trans_b) {
+    if (is_thin) {
         N(thin)(gemm);
         return;
     }
     for (int64_t j = 0; j < gemm->n; j += HKT__GEMM_NC)
         for (int64_t k = 0; k < gemm->k; k += HKT__GEMM_KC) {
-            int64_t nc = gemm->n - j < HKT__GEMM_NC ? gemm->n - j : HKT__GEMM_NC;
-            int64_t kc = gemm->k - k < HKT__GEMM_KC ? gemm->k - k : HKT__GEMM_KC;
-            const REAL *b = (const REAL *)gemm->b + (gemm->trans_b ? j * gemm->ldb + k : k * gemm->ldb + j);
+            const int64_t nc = gemm->n - j < HKT__GEMM_NC ? gemm->n - j : HKT__GEMM_NC;
+            const int64_t kc = gemm->k - k < HKT__GEMM_KC ? gemm->k - k : HKT__GEMM_KC;
 
-            N(pack_b)(pack_b, b, b_ld, (int64_t[]){ nc, kc });
-            for (int64_t i = 0; i < gemm->m; i += HKT__GEMM_MC) {
-                int64_t mc = gemm->m - i < HKT__GEMM_MC ? gemm->m - i : HKT__GEMM_MC;
-                const REAL *a = (const REAL *)gemm->a + (gemm->trans_a ? k * gemm->lda + i : i * gemm->lda + k);
-
-                N(pack_a)(pack_a, a, a_ld, (int64_t[]){ mc, kc });
-                N(block)(gemm, (REAL *)gemm->c + i * gemm->ldc + j, pack_a, pack_b, (int64_t[]){ mc, nc, kc });
-            }
+            N(slab)(gemm, pack, (int64_t[]){ j, k }, (int64_t[]){ nc, kc });
         }
 }
 #undef LANES

@@ -12,7 +12,7 @@
 /* Blocks of the own matrix product: A's stays in the second-level cache, a panel of B in the first. */
 #define HKT__GEMM_MC 192
 #define HKT__GEMM_KC 256
-#define HKT__GEMM_NC 512
+#define HKT__GEMM_NC 1024
 
 /** pack: room for HKT__GEMM_KC * (HKT__GEMM_MC + HKT__GEMM_NC) elements, aligned to 64 bytes. */
 struct hkt__gemm_own {
