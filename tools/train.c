@@ -6,6 +6,8 @@
 #include "tools.h"
 #include "train.h"
 
+#define TRACE_STEPS 3
+
 struct run {
     struct train_options options;
     struct hkt_comm *comm;
@@ -59,12 +61,22 @@ static bool is_due(long every, long step, long last)
     return step == last || (every > 0 && step % every == 0);
 }
 
+/* The last steps are traced; fewer when there are not as many. */
+static bool begins_trace(const struct run *run, long step)
+{
+    const long first = run->options.steps - TRACE_STEPS + 1;
+
+    return run->options.trace != NULL && (step == first || (run->count == 1 && step > first));
+}
+
 static int one_step(struct run *run, long step)
 {
     const struct train_options *o = &run->options;
     struct train_point *point = &run->points[run->count++];
 
     point->held_out = NAN;
+    if (begins_trace(run, step) && hkt_trainer_trace(run->trainer, 1) < 0)
+        return failed(run, "a trace");
     if (hkt_trainer_step(run->trainer, &point->report) < 0)
         return failed(run, "a step");
     if (!isfinite(point->report.loss)) {
@@ -117,6 +129,8 @@ static int train(struct run *run)
     }
     for (long step = first; step <= o->steps && code == TOOL_OK; step++)
         code = one_step(run, step);
+    if (code == TOOL_OK && o->trace != NULL && run->count > 0 && hkt_trainer_trace_write(run->trainer, o->trace) < 0)
+        return failed(run, "--trace");
     return code == TOOL_OK ? write_files(run) : code;
 }
 

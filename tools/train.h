@@ -11,7 +11,7 @@ struct train_options {
     char data[4096], mesh[64];
     long steps, every, save_every, eval_every, eval_batches;
     bool saves_sync, is_fast;
-    const char *save, *resume, *weights, *json, *svg;
+    const char *save, *resume, *weights, *json, *svg, *trace;
 };
 
 /** -1: go on; else the exit code. Only `speaks` says what is wrong. */

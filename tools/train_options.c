@@ -46,9 +46,10 @@ static const char help_text[] =
     "      --resume DIR            go on from there, in whatever layout it was made\n"
     "      --weights DIR           take parameters only, e.g. from GPT-2's model.safetensors\n"
     "      --json FILE --svg FILE  everything that was measured; the loss curve\n"
+    "      --trace FILE            the last three steps of all ranks, to look at in chrome://tracing or ui.perfetto.dev\n"
     "  -h, --help                  this text\n\n"
     "Columns: loss in nats per byte, norm of the gradient before clipping, memory of rank 0, and which share of the step rank 0\n"
-    "waited for data-parallel communication.\n"
+    "stood still for communication of any kind.\n"
     "Exit codes: 0 success, 1 failure, 2 wrong usage or an impossible layout.\n";
 
 enum option_kind { INT, WIDE, LONG, REAL, BYTES, FLAG, TEXT, OTHER };
@@ -105,6 +106,7 @@ static const struct row rows[] = {
     { "weights", TEXT, AT(weights), 0, 0 },
     { "json", TEXT, AT(json), 0, 0 },
     { "svg", TEXT, AT(svg), 0, 0 },
+    { "trace", TEXT, AT(trace), 0, 0 },
     { "schedule", OTHER, O_SCHEDULE, 1, 0 },
     { "recompute", OTHER, O_RECOMPUTE, 1, 0 },
     { "dtype", OTHER, O_DTYPE, 1, 0 },

@@ -120,6 +120,15 @@ static cJSON *counted_json(const struct hkt_trainer *trainer, const char *const 
     return root;
 }
 
+static cJSON *waited_json(const struct hkt_trainer *trainer, const char *const *axes)
+{
+    cJSON *root = cJSON_CreateObject();
+
+    for (; *axes != NULL; axes++)
+        cJSON_AddNumberToObject(root, *axes, hkt_trainer_waited(trainer, *axes));
+    return root;
+}
+
 static cJSON *point_json(const struct train_point *point)
 {
     const struct hkt_train_report *r = &point->report;
@@ -154,6 +163,7 @@ int train_write_json(const char *path, const struct train_options *options, cons
 
     cJSON_AddItemToObject(root, "run", layout_json(options, trainer));
     cJSON_AddItemToObject(root, "bytes_of_rank_0", counted_json(trainer, axes, hkt_trainer_bytes));
+    cJSON_AddItemToObject(root, "waited_seconds_of_rank_0", waited_json(trainer, axes));
     cJSON_AddItemToObject(root, "peak_memory_of_rank_0", counted_json(trainer, classes, hkt_trainer_memory));
     for (long i = 0; i < count; i++)
         cJSON_AddItemToArray(steps, point_json(&points[i]));

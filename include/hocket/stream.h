@@ -29,6 +29,9 @@ HKT_API HKT_NODISCARD enum hkt_status hkt_event_record(struct hkt_event *event, 
 HKT_API HKT_NODISCARD enum hkt_status hkt_stream_wait_event(struct hkt_stream *stream, struct hkt_event *event);
 HKT_API HKT_NODISCARD enum hkt_status hkt_event_synchronize(struct hkt_event *event);
 HKT_API HKT_NODISCARD enum hkt_status hkt_event_query(struct hkt_event *event);
+/** When the event's last record was reached, in nanoseconds of CLOCK_MONOTONIC; HKT_IN_PROGRESS before that.
+ *  Errors   INVALID: the event was never recorded */
+HKT_API HKT_NODISCARD enum hkt_status hkt_event_time(struct hkt_event *event, int64_t *out_ns);
 
 #ifdef __cplusplus
 }

@@ -71,7 +71,7 @@ struct hkt_train_report {
     int skipped;            /* 1: gradients overflowed, parameters did not change */
     int64_t dropped;        /* choices of experts that found no room */
     double seconds;         /* on this rank */
-    double comm_seconds;    /* of them, spent waiting for data-parallel communication */
+    double comm_seconds;    /* of them, stood still for communication of any kind: what is not hidden behind computing */
     uint64_t memory_bytes;  /* most that this rank held at once since the last report */
 };
 HKT_API HKT_NODISCARD enum hkt_status hkt_trainer_step(struct hkt_trainer *trainer, struct hkt_train_report *out_report);
@@ -90,6 +90,14 @@ HKT_API HKT_NODISCARD enum hkt_status hkt_trainer_resume(struct hkt_trainer *tra
 /** Take only parameters, for instance from GPT-2's model.safetensors as Hugging Face has it. */
 HKT_API HKT_NODISCARD enum hkt_status hkt_trainer_load_weights(struct hkt_trainer *trainer, const char *dir);
 
+/** Keep what ranks compute, communicate and wait for from now on (is_on 1), or stop (0). Times count from here; ranks leave a
+ *  barrier then, which aligns different hosts to some microseconds. */
+HKT_API HKT_NODISCARD enum hkt_status hkt_trainer_trace(struct hkt_trainer *trainer, int is_on);
+/** What was kept on all ranks: rank 0 writes the file, in the Chrome trace format (chrome://tracing, ui.perfetto.dev), a process
+ *  a rank, a thread for what computes and one for streams.
+ *  Errors   SYSTEM: the file cannot be written; NOMEM */
+HKT_API HKT_NODISCARD enum hkt_status hkt_trainer_trace_write(struct hkt_trainer *trainer, const char *path);
+
 /* Not collective. */
 HKT_API int64_t hkt_trainer_params(const struct hkt_trainer *trainer); /* of the whole model */
 HKT_API int64_t hkt_trainer_steps(const struct hkt_trainer *trainer);
@@ -100,6 +108,8 @@ HKT_API int64_t hkt_trainer_data_bytes(const struct hkt_trainer *trainer);
 /** Bytes of the vectors that collectives of this rank worked on so far, by kind of parallelism ("dp", "tp", "sp", "pp", "ep");
  *  0 for another name. */
 HKT_API uint64_t hkt_trainer_bytes(const struct hkt_trainer *trainer, const char *axis);
+/** Seconds that this rank stood still for communication of that kind so far. */
+HKT_API double hkt_trainer_waited(const struct hkt_trainer *trainer, const char *axis);
 /** Most bytes held so far of one class: "param", "grad", "main_grad", "optimizer", "activation", "buffer", "comm". */
 HKT_API uint64_t hkt_trainer_memory(const struct hkt_trainer *trainer, const char *kind);
 

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "comm/call.h"
+#include "core/clock.h"
 #include "core/mem.h"
 
 enum item_kind { ITEM_CALLS, ITEM_RECORD, ITEM_WAIT };
@@ -47,6 +48,7 @@ struct hkt_event {
     pthread_mutex_t lock;
     pthread_cond_t changed;
     uint64_t recorded, completed;    /* generations */
+    int64_t completed_ns;
     int references;
 };
 
@@ -65,9 +67,13 @@ static void event_release(struct hkt_event *event)
 
 static void event_complete(struct hkt_event *event, uint64_t generation)
 {
+    const int64_t now = hkt__now_ns();
+
     pthread_mutex_lock(&event->lock);
-    if (event->completed < generation)
+    if (event->completed < generation) {
         event->completed = generation;
+        event->completed_ns = now;
+    }
     pthread_mutex_unlock(&event->lock);
     pthread_cond_broadcast(&event->changed);
 }
@@ -380,4 +386,21 @@ enum hkt_status hkt_event_query(struct hkt_event *event)
 
     pthread_mutex_unlock(&event->lock);
     return done ? HKT_OK : HKT_IN_PROGRESS;
+}
+
+enum hkt_status hkt_event_time(struct hkt_event *event, int64_t *out_ns)
+{
+    if (event == NULL || out_ns == NULL)
+        return hkt__fail(HKT_ERR_INVALID, "hkt_event_time: event or out_ns is NULL");
+    pthread_mutex_lock(&event->lock);
+    const bool was_recorded = event->recorded > 0, done = event->completed >= event->recorded;
+    const int64_t ns = event->completed_ns;
+
+    pthread_mutex_unlock(&event->lock);
+    if (!was_recorded)
+        return hkt__fail(HKT_ERR_INVALID, "hkt_event_time: the event was never recorded, so it has no time");
+    if (!done)
+        return HKT_IN_PROGRESS;
+    *out_ns = ns;
+    return HKT_OK;
 }

@@ -3,21 +3,12 @@
 
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 
 #include "parallel/alloc.h"
 #include "parallel/engine_parts.h"
 #include "parallel/fail.h"
 
 #define GROWTH_STEPS_DEFAULT 2000
-
-int64_t hkt__engine_now_ns(void)
-{
-    struct timespec now;
-
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
-}
 
 /* ---- making ---- */
 
@@ -77,6 +68,7 @@ static enum hkt_status make_world(struct hkt__engine *e)
     rc = make_link(e, axes, hkt_mesh_nranks(e->opts.mesh), &e->world);
     e->world.stream = NULL;
     e->world.traffic = &e->norms;
+    e->norms.timeline = e->opts.traffic != NULL ? e->opts.traffic->timeline : NULL;
     return rc;
 }
 
@@ -321,9 +313,4 @@ void hkt__engine_clock_set(struct hkt__engine *e, const struct hkt__engine_clock
     e->steps = clock->steps;
     e->loss_scale = clock->loss_scale;
     e->good_steps = clock->good_steps;
-}
-
-int64_t hkt__engine_exposed_ns(const struct hkt__engine *e)
-{
-    return e->exposed_ns;
 }

@@ -118,7 +118,4 @@ void *hkt__engine_state(const struct hkt__engine *engine, const struct hkt__run 
 /** Whether the optimizer has such state; the same on all ranks. */
 bool hkt__engine_has_state(const struct hkt__engine *engine, enum hkt__state state);
 
-/** Nanoseconds the caller has waited for data-parallel communication so far. */
-int64_t hkt__engine_exposed_ns(const struct hkt__engine *engine);
-
 #endif

@@ -5,34 +5,27 @@
 #include "parallel/engine_parts.h"
 #include "parallel/fail.h"
 
+/* This thread stood still since `begin`. */
+static enum hkt_status waited(struct hkt__engine *e, enum hkt_status rc, int64_t begin)
+{
+    const struct hkt__span span = { .begin_ns = begin, .axis = HKT__TRAFFIC_DP };
+
+    hkt__timeline_waited(e->norms.timeline, HKT__SPAN_WAIT, &span);
+    return rc < 0 ? hkt__parallel_pass(rc, "data-parallel communication") : HKT_OK;
+}
+
 enum hkt_status hkt__engine_wait(struct hkt__engine *e, struct hkt_event *event)
 {
-    if (event == NULL)
-        return HKT_OK;
-    const int64_t begin = hkt__engine_now_ns();
-    const enum hkt_status rc = hkt_event_synchronize(event);
+    const int64_t begin = hkt__timeline_now();
 
-    e->exposed_ns += hkt__engine_now_ns() - begin;
-    return rc < 0 ? hkt__parallel_pass(rc, "data-parallel communication") : HKT_OK;
+    return event == NULL ? HKT_OK : waited(e, hkt_event_synchronize(event), begin);
 }
 
 enum hkt_status hkt__engine_drain(struct hkt__engine *e)
 {
-    if (e->stream == NULL)
-        return HKT_OK;
-    const int64_t begin = hkt__engine_now_ns();
-    const enum hkt_status rc = hkt_stream_synchronize(e->stream);
+    const int64_t begin = hkt__timeline_now();
 
-    e->exposed_ns += hkt__engine_now_ns() - begin;
-    return rc < 0 ? hkt__parallel_pass(rc, "data-parallel communication") : HKT_OK;
-}
-
-/* A call without a stream was exposed from `begin` to now. */
-static enum hkt_status called(struct hkt__engine *e, enum hkt_status rc, int64_t begin)
-{
-    if (e->stream == NULL)
-        e->exposed_ns += hkt__engine_now_ns() - begin;
-    return rc;
+    return e->stream == NULL ? HKT_OK : waited(e, hkt_stream_synchronize(e->stream), begin);
 }
 
 enum hkt_status hkt__engine_reduce_bucket(struct hkt__engine *e, struct hkt__engine_flat *f, int bucket, void *grad)
@@ -40,7 +33,6 @@ enum hkt_status hkt__engine_reduce_bucket(struct hkt__engine *e, struct hkt__eng
     const struct hkt__math_ops *ops = e->opts.ops;
     const int64_t elems = hkt_flat_bucket(f->flat, bucket).count, part = elems / f->shards.size;
     char *shard = (char *)grad + (size_t)(f->shards.rank * part) * ops->real_bytes;
-    const int64_t begin = hkt__engine_now_ns();
     enum hkt_status rc = HKT_OK;
 
     if (f->shards.size > 1 && e->opts.zero == 0)
@@ -49,20 +41,20 @@ enum hkt_status hkt__engine_reduce_bucket(struct hkt__engine *e, struct hkt__eng
         rc = hkt__link_reduce_scatter(&f->shards, grad, shard, part, ops->real);
     if (rc == HKT_OK && f->replicas.size > 1)
         rc = hkt__link_all_reduce(&f->replicas, shard, part, ops->real, HKT_SUM);
-    return called(e, rc, begin);
+    return rc;
 }
 
 enum hkt_status hkt__engine_gather_bucket(struct hkt__engine *e, struct hkt__engine_flat *f, int bucket,
                                           const void *shard, void *whole)
 {
-    const int64_t elems = hkt_flat_bucket(f->flat, bucket).count, begin = hkt__engine_now_ns();
+    const int64_t elems = hkt_flat_bucket(f->flat, bucket).count;
 
     if (f->shards.size == 1) {
         if (shard != whole)
             memcpy(whole, shard, (size_t)elems * e->opts.ops->store_bytes);
         return HKT_OK;
     }
-    return called(e, hkt__link_all_gather(&f->shards, shard, whole, elems / f->shards.size, e->opts.ops->store), begin);
+    return hkt__link_all_gather(&f->shards, shard, whole, elems / f->shards.size, e->opts.ops->store);
 }
 
 static enum hkt_status record(struct hkt__engine *e, struct hkt_event *event)

@@ -45,7 +45,6 @@ struct hkt__engine {
     int nreducing;
     int64_t steps, good_steps;
     double loss_scale;
-    int64_t exposed_ns;
 };
 
 /** Where the shard of a bucket begins in a buffer of shards. */
@@ -76,7 +75,6 @@ void hkt__engine_bind(struct hkt__engine *e, struct hkt__engine_flat *f, int num
 /** Wait for the stream. */
 HKT_NODISCARD enum hkt_status hkt__engine_drain(struct hkt__engine *e);
 HKT_NODISCARD enum hkt_status hkt__engine_wait(struct hkt__engine *e, struct hkt_event *event);
-int64_t hkt__engine_now_ns(void);
 /** Start reductions of what was never said to be final, and finish all. */
 HKT_NODISCARD enum hkt_status hkt__engine_finish(struct hkt__engine *e);
 

@@ -171,8 +171,11 @@ enum hkt_status hkt__engine_step(struct hkt__engine *e, double tokens, double lr
     if (!(tokens > 0))
         return hkt__parallel_fail(HKT_ERR_INVALID, "a step over %g tokens has no mean", tokens);
     rc = hkt__engine_finish(e);
+    const int64_t finished = hkt__timeline_now();
+
     if (rc == HKT_OK)
         rc = sum_squares(e, &squares);
+    hkt__timeline_computed(e->norms.timeline, "norm", -1, finished);
     if (rc < 0)
         return rc;
     const double mean = 1 / (tokens * e->loss_scale), norm = sqrt(hkt__exact_value(&squares)) * mean;
@@ -181,8 +184,10 @@ enum hkt_status hkt__engine_step(struct hkt__engine *e, double tokens, double lr
 
     if (!result.skipped) {
         const struct update u = { lr, mean * factor };
+        const int64_t begin = hkt__timeline_now();
 
         rc = update(e, &u);
+        hkt__timeline_computed(e->norms.timeline, "update", -1, begin);
         e->steps++;
     }
     adapt_scale(e, result.skipped);

@@ -61,11 +61,14 @@ static enum hkt_status exchange(struct hkt__gpt *gpt, void *mine, void *other, i
     if (rc < 0)
         return hkt__parallel_pass(rc, "pp");
     link.stream = NULL; /* whoever waits for it is here */
+    const int64_t begin = hkt__link_begin(&link);
+
     rc = hkt__link_send(&link, mine, elems, real, peer);
     if (rc == HKT_OK)
         rc = hkt__link_recv(&link, other, elems, real, peer);
     const enum hkt_status ended = hkt_group_end();
 
+    hkt__link_end(&link, begin, "tied embedding", elems * (int64_t)hkt_dtype_size(real));
     if (rc == HKT_OK && ended < 0)
         rc = hkt__parallel_pass(ended, "pp");
     if (rc == HKT_OK)

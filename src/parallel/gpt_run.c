@@ -187,6 +187,7 @@ static void forward(const struct turn *turn, const void *in, void *out)
         struct hkt__layer_weights weights;
         void *y = is_sent ? out : hkt__block_get(turn->block, elems_here(turn));
         const struct hkt__layer_io io = { slot->x[i], y };
+        const int64_t begin = hkt__timeline_now();
 
         slot->x[i + 1] = is_sent ? NULL : y;
         use(turn, 1 + layer, HKT__GPT_FORWARD);
@@ -194,6 +195,7 @@ static void forward(const struct turn *turn, const void *in, void *out)
         if (hkt__block_ok(turn->block))
             hkt__layer_forward(turn->block, &weights, &site, &io, &slot->saved[i]);
         done(turn, 1 + layer, HKT__GPT_FORWARD);
+        hkt__timeline_computed(turn->gpt->traffic.timeline, "layer", layer, begin);
         if (has_grad)
             hkt__layer_forget(turn->block, &slot->saved[i]);
         else {
@@ -245,6 +247,8 @@ static void layer_backward(const struct turn *turn, int i, const void *dout, voi
     struct hkt__layer_weights weights;
     const struct hkt__layer_grad grad = { slot->x[i], dout, dx, &slot->saved[i], &slot->kept[i] };
 
+    const int64_t begin = hkt__timeline_now();
+
     use(turn, 1 + layer, HKT__GPT_BACKWARD);
     hkt__gpt_layer_weights(turn->gpt, layer, &weights);
     if (hkt__block_ok(turn->block))
@@ -252,6 +256,7 @@ static void layer_backward(const struct turn *turn, int i, const void *dout, voi
     if (!is_split)
         hkt__layer_weights(turn->block, &weights, &slot->saved[i], &slot->kept[i]);
     done(turn, 1 + layer, HKT__GPT_BACKWARD);
+    hkt__timeline_computed(turn->gpt->traffic.timeline, "layer", layer, begin);
     if (!is_split)
         grad_added(turn, 1 + layer);
 }
@@ -313,6 +318,7 @@ static enum hkt_status compute(void *arg, const struct hkt_pipe_op *op, const vo
 {
     struct hkt__gpt *gpt = arg;
     const struct turn turn = turn_of(gpt, op->chunk, op->micro);
+    const int64_t begin = hkt__timeline_now();
 
     if (op->kind == HKT_PIPE_F)
         forward(&turn, in, out);
@@ -320,6 +326,11 @@ static enum hkt_status compute(void *arg, const struct hkt_pipe_op *op, const vo
         backward(&turn, in, out);
     else
         add_weights(&turn);
+    hkt__timeline_computed(gpt->traffic.timeline,
+                           op->kind == HKT_PIPE_F   ? "forward"
+                           : op->kind == HKT_PIPE_B ? "backward"
+                                                    : "weights",
+                           op->micro, begin);
     return gpt->block.status;
 }
 

@@ -81,13 +81,23 @@ static void settle(struct runner *r, const struct batch *batch)
     }
 }
 
+static enum hkt_status wait_for(const struct runner *r, const struct batch *batch)
+{
+    const struct hkt__link *link = r->run->link;
+    const struct hkt__span span = { .begin_ns = hkt__timeline_now(), .axis = link->axis };
+    const enum hkt_status rc = hkt_event_synchronize(batch->event);
+
+    if (link->traffic != NULL)
+        hkt__timeline_waited(link->traffic->timeline, HKT__SPAN_WAIT, &span);
+    return rc;
+}
+
 /* Batches end in their order; settle those that are over, and wait until `number` of them are. */
 static enum hkt_status await(struct runner *r, int number)
 {
     while (r->nleft < r->nbatches) {
         struct batch *batch = &r->batches[r->nleft];
-        const enum hkt_status rc =
-            r->nleft < number ? hkt_event_synchronize(batch->event) : hkt_event_query(batch->event);
+        const enum hkt_status rc = r->nleft < number ? wait_for(r, batch) : hkt_event_query(batch->event);
 
         if (rc == HKT_IN_PROGRESS)
             break;
@@ -143,6 +153,8 @@ static enum hkt_status start_message(struct runner *r, const struct hkt_pipe_op 
 static enum hkt_status exchange(struct runner *r, int first, int end)
 {
     struct batch *batch = &r->batches[r->nbatches];
+    const int64_t bytes = (end - first) * r->run->elems * (int64_t)hkt_dtype_size(r->run->dtype);
+    const int64_t begin = hkt__link_begin(r->run->link);
     enum hkt_status rc = hkt_group_start();
 
     if (rc < 0)
@@ -151,6 +163,7 @@ static enum hkt_status exchange(struct runner *r, int first, int end)
         rc = start_message(r, &r->pipe->ops[i]);
     const enum hkt_status ended = hkt_group_end();
 
+    hkt__link_end(r->run->link, begin, "messages", bytes);
     if (rc == HKT_OK && ended < 0)
         rc = hkt__parallel_pass(ended, "pp");
     if (rc < 0)
@@ -189,10 +202,15 @@ static enum hkt_status run_all(struct runner *r)
 /* Nothing is on its way any more, whatever happened: buffers may be freed. */
 static enum hkt_status drain(struct runner *r, enum hkt_status rc)
 {
-    if (r->pipe->stages == 1 || r->run->link->stream == NULL)
-        return rc;
-    const enum hkt_status ended = hkt_stream_synchronize(r->run->link->stream);
+    const struct hkt__link *link = r->run->link;
 
+    if (r->pipe->stages == 1 || link->stream == NULL)
+        return rc;
+    const struct hkt__span span = { .begin_ns = hkt__timeline_now(), .axis = link->axis };
+    const enum hkt_status ended = hkt_stream_synchronize(link->stream);
+
+    if (link->traffic != NULL)
+        hkt__timeline_waited(link->traffic->timeline, HKT__SPAN_WAIT, &span);
     return rc == HKT_OK && ended < 0 ? hkt__parallel_pass(ended, "pp") : rc;
 }
 

@@ -14,6 +14,25 @@ static void count(const struct hkt__link *link, enum hkt_coll coll, int64_t elem
     link->traffic->bytes[link->axis][coll] += (uint64_t)elems * hkt_dtype_size(dtype);
 }
 
+int64_t hkt__link_begin(const struct hkt__link *link)
+{
+    if (link->traffic != NULL && link->stream != NULL)
+        hkt__timeline_stream_begin(link->traffic->timeline, link->stream);
+    return hkt__timeline_now();
+}
+
+void hkt__link_end(const struct hkt__link *link, int64_t begin_ns, const char *name, int64_t bytes)
+{
+    const struct hkt__span span = { .begin_ns = begin_ns, .name = name, .number = bytes, .axis = link->axis };
+
+    if (link->traffic == NULL)
+        return;
+    if (link->stream == NULL)
+        hkt__timeline_waited(link->traffic->timeline, HKT__SPAN_CALL, &span);
+    else
+        hkt__timeline_stream_end(link->traffic->timeline, link->stream, &span);
+}
+
 static enum hkt_status done(const struct hkt__link *link, enum hkt_status rc)
 {
     return rc == HKT_OK ? rc : hkt__parallel_pass(rc, hkt__traffic_axis_name(link->axis));
@@ -31,7 +50,11 @@ enum hkt_status hkt__link_all_reduce(const struct hkt__link *link, void *data, i
     if (link->size == 1)
         return HKT_OK;
     count(link, HKT_ALL_REDUCE, elems, dtype);
-    return done(link, hkt_all_reduce(data, data, (size_t)elems, dtype, op, link->comm, link->stream));
+    const int64_t begin = hkt__link_begin(link);
+    const enum hkt_status rc = hkt_all_reduce(data, data, (size_t)elems, dtype, op, link->comm, link->stream);
+
+    hkt__link_end(link, begin, "all_reduce", elems * (int64_t)hkt_dtype_size(dtype));
+    return done(link, rc);
 }
 
 enum hkt_status hkt__link_all_gather(const struct hkt__link *link, const void *from, void *to, int64_t elems,
@@ -42,7 +65,11 @@ enum hkt_status hkt__link_all_gather(const struct hkt__link *link, const void *f
         return HKT_OK;
     }
     count(link, HKT_ALL_GATHER, elems * link->size, dtype);
-    return done(link, hkt_all_gather(from, to, (size_t)elems, dtype, link->comm, link->stream));
+    const int64_t begin = hkt__link_begin(link);
+    const enum hkt_status rc = hkt_all_gather(from, to, (size_t)elems, dtype, link->comm, link->stream);
+
+    hkt__link_end(link, begin, "all_gather", elems * link->size * (int64_t)hkt_dtype_size(dtype));
+    return done(link, rc);
 }
 
 enum hkt_status hkt__link_reduce_scatter(const struct hkt__link *link, const void *from, void *to, int64_t elems,
@@ -53,7 +80,11 @@ enum hkt_status hkt__link_reduce_scatter(const struct hkt__link *link, const voi
         return HKT_OK;
     }
     count(link, HKT_REDUCE_SCATTER, elems * link->size, dtype);
-    return done(link, hkt_reduce_scatter(from, to, (size_t)elems, dtype, HKT_SUM, link->comm, link->stream));
+    const int64_t begin = hkt__link_begin(link);
+    const enum hkt_status rc = hkt_reduce_scatter(from, to, (size_t)elems, dtype, HKT_SUM, link->comm, link->stream);
+
+    hkt__link_end(link, begin, "reduce_scatter", elems * link->size * (int64_t)hkt_dtype_size(dtype));
+    return done(link, rc);
 }
 
 enum hkt_status hkt__link_all_to_all_v(const struct hkt__link *link, const void *from, void *to,
@@ -69,7 +100,11 @@ enum hkt_status hkt__link_all_to_all_v(const struct hkt__link *link, const void 
     for (int i = 0; i < link->size; i++)
         elems += (int64_t)blocks->send_counts[i];
     count(link, HKT_ALL_TO_ALL_V, elems, dtype);
-    return done(link, hkt_all_to_all_v(from, to, blocks, dtype, link->comm, link->stream));
+    const int64_t begin = hkt__link_begin(link);
+    const enum hkt_status rc = hkt_all_to_all_v(from, to, blocks, dtype, link->comm, link->stream);
+
+    hkt__link_end(link, begin, "all_to_all_v", elems * (int64_t)hkt_dtype_size(dtype));
+    return done(link, rc);
 }
 
 enum hkt_status hkt__link_all_gather_v(const struct hkt__link *link, const void *from, void *to, const size_t *counts,
@@ -84,7 +119,11 @@ enum hkt_status hkt__link_all_gather_v(const struct hkt__link *link, const void 
         return HKT_OK;
     }
     count(link, HKT_ALL_GATHER_V, elems, dtype);
-    return done(link, hkt_all_gather_v(from, counts[link->rank], to, counts, NULL, dtype, link->comm, link->stream));
+    const int64_t begin = hkt__link_begin(link);
+    const enum hkt_status rc = hkt_all_gather_v(from, counts[link->rank], to, counts, NULL, dtype, link->comm, link->stream);
+
+    hkt__link_end(link, begin, "all_gather_v", elems * (int64_t)hkt_dtype_size(dtype));
+    return done(link, rc);
 }
 
 enum hkt_status hkt__link_send(const struct hkt__link *link, const void *data, int64_t elems, enum hkt_dtype dtype,
@@ -108,15 +147,4 @@ double hkt__traffic_wire(const struct hkt__traffic *traffic, enum hkt__traffic_a
            + hkt_wire_all_gather((double)(bytes[HKT_ALL_GATHER] + bytes[HKT_ALL_GATHER_V]), size)
            + hkt_wire_all_to_all((double)(bytes[HKT_ALL_TO_ALL] + bytes[HKT_ALL_TO_ALL_V]), size)
            + (double)bytes[HKT_SEND_RECV];
-}
-
-const char *hkt__traffic_axis_name(enum hkt__traffic_axis axis)
-{
-    static const char *const names[] = {
-#define TRAFFIC_NAME(name, text) text,
-        HKT__TRAFFIC_TABLE(TRAFFIC_NAME)
-#undef TRAFFIC_NAME
-    };
-
-    return axis < HKT__TRAFFIC_COUNT ? names[axis] : "?";
 }

@@ -10,25 +10,12 @@
 #include <stdint.h>
 
 #include "hocket/coll.h"
-
-/* X(name, text) */
-#define HKT__TRAFFIC_TABLE(X)                                                                                          \
-    X(DP, "dp") /* gradients and parameters of replicas and shards */                                                  \
-    X(TP, "tp") /* inside a layer */                                                                                   \
-    X(SP, "sp") /* the same, with the sequence cut */                                                                  \
-    X(PP, "pp") /* between stages */                                                                                   \
-    X(EP, "ep") /* tokens to experts and back */
-
-enum hkt__traffic_axis {
-#define HKT__TRAFFIC_ENUM(name, text) HKT__TRAFFIC_##name,
-    HKT__TRAFFIC_TABLE(HKT__TRAFFIC_ENUM)
-#undef HKT__TRAFFIC_ENUM
-        HKT__TRAFFIC_COUNT
-};
+#include "parallel/timeline.h"
 
 struct hkt__traffic {
     uint64_t calls[HKT__TRAFFIC_COUNT][HKT_COLL_COUNT];
     uint64_t bytes[HKT__TRAFFIC_COUNT][HKT_COLL_COUNT];
+    struct hkt__timeline *timeline; /* borrowed; told of every call; NULL: none */
 };
 
 /** A group of ranks and this rank's place in it. comm may be NULL when size is 1. */
@@ -39,6 +26,11 @@ struct hkt__link {
     enum hkt__traffic_axis axis;
     int size, rank;
 };
+
+/** Around calls that communicate, alone or in a group: they are exposed, or a stream's. The calls below do so themselves, but for
+ *  link_send and link_recv, which are parts of groups. begin gives what end wants. */
+int64_t hkt__link_begin(const struct hkt__link *link);
+void hkt__link_end(const struct hkt__link *link, int64_t begin_ns, const char *name, int64_t bytes);
 
 /** In place over count elements. Errors, here and below: those of the collective, quoted. */
 HKT_NODISCARD enum hkt_status hkt__link_all_reduce(const struct hkt__link *link, void *data, int64_t count,
@@ -62,7 +54,4 @@ HKT_NODISCARD enum hkt_status hkt__link_recv(const struct hkt__link *link, void 
 
 /** Bytes that ranks send for all calls counted of one kind, by the bandwidth-optimal formulas of hocket/formulas.h. */
 double hkt__traffic_wire(const struct hkt__traffic *traffic, enum hkt__traffic_axis axis, int size);
-/** "dp", ... */
-const char *hkt__traffic_axis_name(enum hkt__traffic_axis axis);
-
 #endif

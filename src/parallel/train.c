@@ -218,6 +218,7 @@ static enum hkt_status make_model(struct hkt_trainer *t)
         return rc;
     const struct hkt__own *own = hkt__gpt_own(t->gpt);
 
+    hkt__gpt_traffic(t->gpt)->timeline = &t->timeline;
     t->infos = hkt__parallel_calloc((size_t)own->nparams, sizeof *t->infos);
     if (t->infos == NULL)
         return hkt__parallel_fail(HKT_ERR_NOMEM, "no memory for a list of %d tensors", own->nparams);
@@ -301,6 +302,7 @@ enum hkt_status hkt_trainer_destroy(struct hkt_trainer *t)
     rc = hkt__save_wait(t->save);
     hkt__engine_destroy(t->engine);
     hkt__gpt_destroy(t->gpt);
+    hkt__timeline_fini(&t->timeline);
     hkt_mesh_destroy(t->mesh);
     (void)hkt_comm_destroy(t->save_comm);
     hkt_pipe_destroy(t->pipe);

@@ -15,6 +15,8 @@ struct hkt_trainer {
     struct hkt_mesh *mesh;
     int rank, nranks;
     struct hkt__memory memory;
+    struct hkt__timeline timeline;
+    int64_t trace_begin_ns;
     uint64_t peak[HKT__MEMORY_COUNT];
     struct hkt__gpt *gpt;
     struct hkt__engine *engine;

@@ -73,8 +73,13 @@ static enum hkt_status add_up(struct hkt_trainer *t, const struct hkt__gpt_resul
 
     for (size_t i = 0; i < 3; i++)
         hkt__exact_settle(sums[i]);
+    const struct hkt__span span = { .begin_ns = hkt__timeline_now(), .name = "loss", .number = sizeof *totals,
+                                    .axis = HKT__TRAFFIC_DP };
+
     if (t->comm != NULL)
         rc = hkt_all_reduce(totals, totals, sizeof *totals / sizeof(int64_t), HKT_INT64, HKT_SUM, t->comm, NULL);
+    if (t->comm != NULL)
+        hkt__timeline_waited(&t->timeline, HKT__SPAN_CALL, &span);
     if (rc < 0)
         return hkt__parallel_pass(rc, "adding up the loss");
     for (size_t i = 0; i < 3; i++)
@@ -106,9 +111,18 @@ static void note_memory(struct hkt_trainer *t, struct hkt_train_report *report)
     hkt__memory_mark(&t->memory);
 }
 
+static int64_t waited_ns(const struct hkt_trainer *t)
+{
+    int64_t ns = 0;
+
+    for (int a = 0; a < HKT__TRAFFIC_COUNT; a++)
+        ns += t->timeline.waited_ns[a];
+    return ns;
+}
+
 enum hkt_status hkt_trainer_step(struct hkt_trainer *t, struct hkt_train_report *out_report)
 {
-    const int64_t begin = hkt__engine_now_ns(), exposed = hkt__engine_exposed_ns(t->engine), number = t->step + 1;
+    const int64_t begin = hkt__timeline_now(), waited = waited_ns(t), number = t->step + 1;
     struct hkt__engine_result result;
     struct hkt_train_report report = { .step = number, .lr = rate(&t->config, number) };
     struct totals totals;
@@ -130,8 +144,9 @@ enum hkt_status hkt_trainer_step(struct hkt_trainer *t, struct hkt_train_report 
     report.grad_norm = result.norm;
     report.skipped = result.skipped;
     report.loss_scale = result.scale;
-    report.seconds = (double)(hkt__engine_now_ns() - begin) * 1e-9;
-    report.comm_seconds = (double)(hkt__engine_exposed_ns(t->engine) - exposed) * 1e-9;
+    report.seconds = (double)(hkt__timeline_now() - begin) * 1e-9;
+    report.comm_seconds = (double)(waited_ns(t) - waited) * 1e-9;
+    hkt__timeline_settle(&t->timeline);
     note_memory(t, &report);
     *out_report = report;
     return HKT_OK;

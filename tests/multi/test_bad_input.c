@@ -313,6 +313,7 @@ static void streams_and_events(struct ranks_rank *rank)
     REFUSED(rank, hkt_stream_wait_event(stream, NULL), "NULL");
     REFUSED(rank, hkt_event_synchronize(NULL), "NULL");
     REFUSED(rank, hkt_event_query(NULL), "NULL");
+    REFUSED(rank, hkt_event_time(event, NULL), "NULL");
     /* What is wrong with a call is said at once, not by the stream. */
     REFUSED(rank, hkt_all_reduce(buffer, other, 4, HKT_F32, HKT_BAND, rank->comm, stream), "all_reduce", "band");
     ranks_require_ok(rank, hkt_stream_synchronize(stream), "hkt_stream_synchronize");

@@ -100,16 +100,20 @@ static void events_order_streams(struct ranks_rank *rank)
 {
     struct hkt_comm *comms[2] = {rank->comm, sibling(rank)};
     struct hkt_stream *streams[2];
-    struct hkt_event *event, *never;
+    struct hkt_event *event, *never, *first;
+    int64_t begin_ns = 0, end_ns = 0;
     uint64_t *chain = calloc(CHAIN, sizeof *chain), want = 1;
 
     ranks_require(rank, chain != NULL, "no memory");
     make_streams(rank, streams, 2);
     ranks_require_ok(rank, hkt_event_create(&event), "hkt_event_create");
     ranks_require_ok(rank, hkt_event_create(&never), "hkt_event_create");
+    ranks_require_ok(rank, hkt_event_create(&first), "hkt_event_create");
     ranks_require_ok(rank, hkt_event_query(never), "an event never recorded");
     ranks_require_ok(rank, hkt_event_synchronize(never), "an event never recorded");
     ranks_require_ok(rank, hkt_stream_wait_event(streams[0], never), "an event never recorded");
+    ranks_require(rank, hkt_event_time(never, &begin_ns) == HKT_ERR_INVALID, "an event never recorded has a time");
+    ranks_require_ok(rank, hkt_event_record(first, streams[0]), "hkt_event_record");
     chain[0] = 1;
     for (int i = 1; i < CHAIN; i++) {
         struct hkt_stream *stream = streams[i % 2];
@@ -121,10 +125,15 @@ static void events_order_streams(struct ranks_rank *rank)
     }
     ranks_require_ok(rank, hkt_event_synchronize(event), "hkt_event_synchronize");
     ranks_require_ok(rank, hkt_event_query(event), "hkt_event_query");
+    ranks_require_ok(rank, hkt_event_time(first, &begin_ns), "hkt_event_time");
+    ranks_require_ok(rank, hkt_event_time(event, &end_ns), "hkt_event_time");
+    ranks_require(rank, begin_ns > 0 && begin_ns < end_ns, "times of events: %lld, then %lld", (long long)begin_ns,
+                  (long long)end_ns);
     for (int i = 1; i < CHAIN; i++)
         ranks_require(rank, chain[i] == (want *= N), "element %d is wrong", i);
     hkt_event_destroy(event);
     hkt_event_destroy(never);
+    hkt_event_destroy(first);
     end_streams(rank, streams, 2);
     ranks_require_ok(rank, hkt_comm_destroy(comms[1]), "hkt_comm_destroy");
     free(chain);

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What could break: hocket train does not learn, or writes no curve; a wrong call is not refused at once with its numbers and
 exit code 2; a run that is killed at any moment leaves no checkpoint to resume from; hocket generate does not read what train
-wrote. Usage: train_cli.py HOCKET"""
+wrote; a trace shows less than what happened, or something else. Usage: train_cli.py HOCKET"""
 import json
 import os
 import random
@@ -49,6 +49,30 @@ def loss_falls(folder):
     require('polyline' in xml.dom.minidom.parse(curve).toxml(), 'the curve is SVG')
     lines = [line for line in result.stdout.splitlines() if 'held out' in line or 'tokens/s' in line]
     require(len(lines) >= 2, 'progress is printed', result)
+
+
+def traces(folder):
+    """Every rank shows what it computed, on its stream and between; nothing overlaps without a stream."""
+    where, log = os.path.join(folder, 'trace.json'), os.path.join(folder, 'traced.json')
+    for layout, axes, has_stream in ((['--dp', '2', '--pp', '2'], {'dp', 'pp'}, True),
+                                     (['--dp', '2', '--tp', '2', '--no-overlap'], {'dp', 'tp'}, False)):
+        result = run(4, 'train', '--steps', '4', '--trace', where, '--json', log, *layout, *TINY)
+        require(result.returncode == 0, 'a traced run', result)
+        if result.returncode != 0:
+            return
+        with open(where, encoding='utf-8') as file:
+            spans = [event for event in json.load(file)['traceEvents'] if event['ph'] == 'X']
+        with open(log, encoding='utf-8') as file:
+            waited = json.load(file)['waited_seconds_of_rank_0']
+        require({span['pid'] for span in spans} == {0, 1, 2, 3}, 'a process a rank')
+        require(all(span['ts'] >= 0 and span['dur'] >= 0 for span in spans), 'times count from the beginning of the trace')
+        for rank in range(4):
+            here = [span for span in spans if span['pid'] == rank]
+            require(sum(span['name'] == 'update' for span in here) == 3, 'the last three steps of four')
+            require({span['args']['axis'] for span in here if 'args' in span} == axes, f'communication of {axes}')
+            require(any(span['cat'] == 'stream' for span in here) == has_stream, f'a stream: {has_stream}')
+            require(all((span['tid'] == 1) == (span['cat'] == 'stream') for span in here), 'streams have their own thread')
+        require(all((waited[axis] > 0) == (axis in axes) for axis in waited), f'waited for {axes}, not {waited}')
 
 
 def generates(folder):
@@ -140,7 +164,7 @@ def latest(where):
 
 
 with tempfile.TemporaryDirectory(prefix='hocket-test-') as temporary:
-    for part in (lambda _: refuses(), loss_falls, generates, survives_kill):
+    for part in (lambda _: refuses(), loss_falls, traces, generates, survives_kill):
         begin = time.monotonic()
         part(temporary)
         print(f'{time.monotonic() - begin:.1f} s')
