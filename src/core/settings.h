@@ -27,6 +27,17 @@
     X(modules, "HOCKET_MODULES", string, 0, 0, "", "folder of the modules (hocket_ucx.so and others); default: where libhocket.so is") \
     X(tcp_sockets, "HOCKET_TCP_SOCKETS", int, 1, 16, "2", "sockets per peer and lane")                                 \
     X(tcp_frame_bytes, "HOCKET_TCP_FRAME_BYTES", bytes, 4096, 4194304, "256K", "largest tcp frame")                    \
+    X(ib_devices, "HOCKET_IB_DEVICES", string, 0, 0, "", "RDMA devices or device:port for verbs, e.g. mlx5_0,mlx5_1:1; ^mlx5_2 leaves one out; default: all, the fastest four") \
+    X(ib_gid_index, "HOCKET_IB_GID_INDEX", int, -1, 255, "-1", "GID for verbs; -1: RoCE v2 with an IPv4 address if there is one") \
+    X(ib_mtu, "HOCKET_IB_MTU", int, 0, 4096, "0", "largest packet of verbs: 256, 512, 1024, 2048, 4096; 0: what both ports allow") \
+    X(ib_sl, "HOCKET_IB_SL", int, 0, 15, "0", "service level of verbs packets: InfiniBand lane, Ethernet priority")    \
+    X(ib_traffic_class, "HOCKET_IB_TRAFFIC_CLASS", int, 0, 255, "0", "traffic class of verbs packets: the IP header's DSCP and ECN bits") \
+    X(ib_timeout, "HOCKET_IB_TIMEOUT", int, 1, 31, "17", "verbs waits 4.096 us * 2^n for an acknowledgement before it sends again; 17: half a second") \
+    X(ib_retry, "HOCKET_IB_RETRY", int, 0, 7, "7", "how often verbs sends again before a path is given up")            \
+    X(ib_rnr_retry, "HOCKET_IB_RNR_RETRY", int, 0, 7, "7", "the same where a peer is not ready to receive; 7: for ever") \
+    X(ib_qps, "HOCKET_IB_QPS", int, 1, 4, "1", "queue pairs of verbs per pair of NICs, peer and lane: more spread over more routes") \
+    X(ib_slots, "HOCKET_IB_SLOTS", int, 2, 64, "8", "frames of verbs in flight per peer and lane")                     \
+    X(ib_slot_bytes, "HOCKET_IB_SLOT_BYTES", bytes, 1024, 4194304, "64K", "largest verbs frame")                       \
     X(shm_slots, "HOCKET_SHM_SLOTS", int, 2, 256, "8", "slots of a shared-memory channel (power of two)")              \
     X(shm_slot_bytes, "HOCKET_SHM_SLOT_BYTES", bytes, 1024, 4194304, "32K", "payload of one slot")                     \
     X(shm_bytes, "HOCKET_SHM_BYTES", bytes, 1048576, 1099511627776, "16G", "address space of a rank's shared segment; pages are used only when touched") \

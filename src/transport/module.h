@@ -35,6 +35,8 @@ struct hkt__module_host {
     void (*free)(void *memory);
     void *(*pages_alloc)(size_t bytes);
     void (*pages_free)(void *memory, size_t bytes);
+    enum hkt_status (*settings_get)(const struct hkt__settings **out_settings);
+    const struct hkt__tp_ops *(*transport_find)(const char *name);
 };
 
 /** What a module answers. */

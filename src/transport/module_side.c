@@ -140,3 +140,13 @@ void hkt__pages_free(void *memory, size_t bytes)
 {
     host->pages_free(memory, bytes);
 }
+
+enum hkt_status hkt__settings_get(const struct hkt__settings **out_settings)
+{
+    return host->settings_get(out_settings);
+}
+
+const struct hkt__tp_ops *hkt__transport_find(const char *name)
+{
+    return host->transport_find(name);
+}

@@ -76,7 +76,8 @@ static void host_log(int subsystem, int level, const char *text)
 static const struct hkt__module_host host = {
     .abi = HKT__MODULE_ABI, .error_here = hkt__error_here, .fail = host_fail, .log_level = host_log_level,
     .log = host_log, .calloc = hkt__calloc, .calloc_line = hkt__calloc_line, .realloc = hkt__realloc, .free = hkt__free,
-    .pages_alloc = hkt__pages_alloc, .pages_free = hkt__pages_free,
+    .pages_alloc = hkt__pages_alloc, .pages_free = hkt__pages_free, .settings_get = hkt__settings_get,
+    .transport_find = hkt__transport_find,
 };
 
 /* ---- opening ---- */

@@ -76,9 +76,10 @@ static bool is_chosen(const struct choice *choice, const char *name)
 
 static const char *reason_to_skip(const struct row *row, const struct choice *choice)
 {
-    const bool is_memory = strcmp(choice->transport, "tcp") != 0;
+    struct hkt__tp_caps caps;
 
-    if ((row->needs & NEEDS_MEMORY) != 0 && !is_memory)
+    hkt__transport_find(choice->transport)->query(NULL, &caps);
+    if ((row->needs & NEEDS_MEMORY) != 0 && (caps.flags & HKT__TP_MEMORY) == 0)
         return "this transport shares no memory";
     if ((row->needs & NEEDS_PROCESSES) != 0 && choice->is_threads)
         return "needs ranks in processes of their own";

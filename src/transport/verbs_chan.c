@@ -1,0 +1,237 @@
+/* Frames over the paths of a link. Frame n goes from the sender's slot n mod slots to the receiver's; the numbers in flight
+ * are few, so 30 bits of them in an immediate name one without doubt.
+ *
+ * A sender's slot is free when its write is acknowledged, a receiver's when its frame was told as consumed. A frame that a
+ * failed path had under way is written again by another one, into the same slot, with the same bytes: if it had arrived
+ * after all, nothing changes, and its slot cannot hold a later frame, since the sender's is not free before. */
+#include <assert.h>
+#include <string.h>
+
+#include "transport/verbs.h"
+
+#define LOOK_AT_WIRE 256 /* fruitless looks for a frame between questions to the kernel whether the peer is still there */
+
+void hkt__verbs_chan_init(struct hkt__verbs_link *link)
+{
+    const struct hkt__chan chan = {.ops = &hkt__verbs_chan_ops, .frame_bytes_max = link->slot_bytes, .peer = link->peer};
+
+    link->tx = (struct hkt__verbs_tx){.chan = chan, .link = link, .seq = 1};
+    link->rx = (struct hkt__verbs_rx){.chan = chan, .link = link, .seq = 1};
+}
+
+static uint32_t slot_of(const struct hkt__verbs_link *link, uint32_t seq)
+{
+    return seq % link->slots; /* not a power of two: the counts are the user's; at most 64, so cheap enough */
+}
+
+/* ---- sending ---- */
+
+/** The path that is idle first with this frame: what it has under way, over its speed. NULL: none is up. */
+static struct hkt__verbs_path *choose_path(struct hkt__verbs_link *link, uint64_t bytes)
+{
+    const struct hkt__verbs *verbs = link->dom->verbs;
+    struct hkt__verbs_path *best = NULL;
+    double best_time = 0;
+
+    if (link->npaths == 1)
+        return link->up > 0 ? &link->paths[0] : NULL;
+    for (int i = 0; i < link->npaths; i++) {
+        struct hkt__verbs_path *path = &link->paths[i];
+        const struct hkt__verbs_rail *rail = &verbs->rails[path->rail];
+
+        if (path->state != HKT__VERBS_PATH_UP)
+            continue;
+        double time = (double)(path->flying + bytes) / (double)rail->port.mbits;
+
+        if (atomic_load_explicit(&rail->is_down, memory_order_relaxed))
+            time += 1e9; /* only if there is no other */
+        if (best == NULL || time < best_time) {
+            best = path;
+            best_time = time;
+        }
+    }
+    return best;
+}
+
+/** Post a frame that lies in its slot. A path that refuses it fails, and hands it to the others itself. */
+static void post_frame(struct hkt__verbs_link *link, uint32_t slot)
+{
+    struct hkt__verbs_flight *flight = &link->tx.flights[slot];
+    struct hkt__verbs_path *path = choose_path(link, flight->bytes);
+
+    if (path == NULL)
+        return; /* the link has failed */
+    const struct hkt__verbs_write write = {
+        .from = hkt__verbs_send_slot(link, slot) + HKT__VERBS_HEADER_AT, .bytes = flight->bytes,
+        .local_key = link->send_mr[path->rail]->lkey,
+        .to = link->peer_ring + slot * hkt__verbs_stride(link) + HKT__VERBS_HEADER_AT,
+        .imm = (uint32_t)HKT__VERBS_IMM_FRAME << HKT__VERBS_IMM_BITS | (flight->seq & HKT__VERBS_IMM_MASK),
+        .id = hkt__verbs_id(path, HKT__VERBS_FRAME, slot),
+    };
+
+    flight->path = path->index;
+    (void)hkt__verbs_path_post(path, &write);
+}
+
+void hkt__verbs_chan_sent(struct hkt__verbs_path *path, uint32_t slot)
+{
+    struct hkt__verbs_flight *flight = &path->link->tx.flights[slot];
+
+    if (flight->path != path->index)
+        return;
+    path->flying -= flight->bytes;
+    flight->is_busy = false;
+}
+
+void hkt__verbs_chan_resend(struct hkt__verbs_path *path)
+{
+    struct hkt__verbs_link *link = path->link;
+
+    for (uint32_t slot = 0; slot < link->slots; slot++)
+        if (link->tx.flights[slot].is_busy && link->tx.flights[slot].path == path->index)
+            post_frame(link, slot);
+    link->rx.is_told_late = true;
+    hkt__verbs_chan_retell(link);
+}
+
+bool hkt__verbs_chan_is_flying(const struct hkt__verbs_link *link)
+{
+    for (uint32_t slot = 0; slot < link->slots; slot++)
+        if (link->tx.flights[slot].is_busy)
+            return true;
+    return false;
+}
+
+static bool has_room(const struct hkt__verbs_link *link)
+{
+    return link->tx.seq - 1 - link->tx.consumed < link->slots && !link->tx.flights[slot_of(link, link->tx.seq)].is_busy;
+}
+
+static enum hkt_status tx_begin(struct hkt__chan *chan, size_t bytes, struct hkt__room *out_room)
+{
+    struct hkt__verbs_link *link = ((struct hkt__verbs_tx *)chan)->link;
+
+    if (!has_room(link))
+        (void)hkt__verbs_progress(link->dom);
+    if (link->failed != HKT_OK)
+        return hkt__verbs_link_failed(link);
+    if (!has_room(link)) {
+        if (++link->rx.vain % LOOK_AT_WIRE == 0 && hkt__verbs_link_is_left(link))
+            return hkt__verbs_link_failed(link);
+        return HKT_AGAIN;
+    }
+    out_room->data = hkt__verbs_send_slot(link, slot_of(link, link->tx.seq)) + HKT__VERBS_HEAD;
+    out_room->bytes = bytes < chan->frame_bytes_max ? bytes : chan->frame_bytes_max;
+    return HKT_OK;
+}
+
+static enum hkt_status tx_end(struct hkt__chan *chan, size_t bytes, const struct hkt__stamp *stamp)
+{
+    struct hkt__verbs_link *link = ((struct hkt__verbs_tx *)chan)->link;
+    const uint32_t seq = link->tx.seq, slot = slot_of(link, seq);
+    const struct hkt__frame_header header = {.seq = seq, .bytes = (uint32_t)bytes, .stamp = *stamp};
+
+    assert(has_room(link) && bytes <= chan->frame_bytes_max);
+    memcpy(hkt__verbs_send_slot(link, slot) + HKT__VERBS_HEADER_AT, &header, sizeof header);
+    link->tx.flights[slot] = (struct hkt__verbs_flight){.seq = seq, .bytes = (uint32_t)(sizeof header + bytes),
+                                                        .is_busy = true};
+    link->tx.seq++;
+    if (link->failed == HKT_OK)
+        post_frame(link, slot);
+    return link->failed == HKT_OK ? HKT_OK : hkt__verbs_link_failed(link);
+}
+
+/* ---- receiving ---- */
+
+/** Tell the peer what is consumed. */
+static void tell(struct hkt__verbs_link *link)
+{
+    const uint32_t consumed = link->rx.seq - 1;
+    struct hkt__verbs_path *path = choose_path(link, 0);
+
+    link->rx.is_told_late = true;
+    if (path == NULL || link->controls >= (int)link->slots)
+        return;
+    const struct hkt__verbs_write write = {
+        .to = link->peer_ring,
+        .imm = (uint32_t)HKT__VERBS_IMM_CREDIT << HKT__VERBS_IMM_BITS | (consumed & HKT__VERBS_IMM_MASK),
+        .id = hkt__verbs_id(path, HKT__VERBS_CONTROL, 0),
+    };
+
+    if (!hkt__verbs_path_post(path, &write))
+        return; /* its failure tells by another path */
+    link->controls++;
+    link->rx.told = consumed;
+    link->rx.is_told_late = false;
+}
+
+void hkt__verbs_chan_retell(struct hkt__verbs_link *link)
+{
+    if (link->rx.is_told_late && link->failed == HKT_OK)
+        tell(link);
+}
+
+void hkt__verbs_chan_arrived(struct hkt__verbs_link *link, uint32_t imm)
+{
+    const uint32_t number = imm & HKT__VERBS_IMM_MASK;
+    uint32_t ahead;
+
+    switch ((enum hkt__verbs_imm)(imm >> HKT__VERBS_IMM_BITS)) {
+    case HKT__VERBS_IMM_FRAME:
+        ahead = (number - link->rx.seq) & HKT__VERBS_IMM_MASK;
+        if (ahead < link->slots) /* else it came before, by a path that failed afterwards */
+            link->rx.arrived[slot_of(link, link->rx.seq + ahead)] = link->rx.seq + ahead;
+        break;
+    case HKT__VERBS_IMM_CREDIT:
+        ahead = (number - link->tx.consumed) & HKT__VERBS_IMM_MASK;
+        if (ahead <= link->slots)
+            link->tx.consumed += ahead;
+        break;
+    case HKT__VERBS_IMM_PROBE:
+        break;
+    }
+}
+
+static enum hkt_status fail_header(const struct hkt__verbs_link *link, const struct hkt__frame_header *header)
+{
+    return hkt__fail_peer(HKT_ERR_CORRUPT, link->peer, "verbs: bad frame from rank %d: number %u where %u was due, %u bytes "
+                          "where at most %u may be", link->peer, header->seq, link->rx.seq, header->bytes, link->slot_bytes);
+}
+
+static bool is_here(const struct hkt__verbs_link *link)
+{
+    return link->rx.arrived[slot_of(link, link->rx.seq)] == link->rx.seq;
+}
+
+static enum hkt_status rx_begin(struct hkt__chan *chan, struct hkt__view *out_view)
+{
+    struct hkt__verbs_link *link = ((struct hkt__verbs_rx *)chan)->link;
+    struct hkt__frame_header header;
+
+    if (!is_here(link))
+        (void)hkt__verbs_progress(link->dom);
+    if (!is_here(link) && link->failed == HKT_OK && ++link->rx.vain % LOOK_AT_WIRE == 0 && hkt__verbs_link_is_left(link))
+        (void)hkt__verbs_progress(link->dom); /* what came before the end was complete by then */
+    if (!is_here(link))
+        return link->failed != HKT_OK ? hkt__verbs_link_failed(link) : HKT_AGAIN;
+    const unsigned char *slot = hkt__verbs_ring_slot(link, slot_of(link, link->rx.seq));
+
+    memcpy(&header, slot + HKT__VERBS_HEADER_AT, sizeof header);
+    if (header.seq != link->rx.seq || header.bytes > link->slot_bytes)
+        return fail_header(link, &header);
+    *out_view = (struct hkt__view){slot + HKT__VERBS_HEAD, header.bytes, header.stamp};
+    return HKT_OK;
+}
+
+static void rx_end(struct hkt__chan *chan)
+{
+    struct hkt__verbs_link *link = ((struct hkt__verbs_rx *)chan)->link;
+
+    link->rx.seq++;
+    link->rx.vain = 0;
+    /* Half of the slots at a time: the peer always has others left. */
+    if (link->failed == HKT_OK && link->rx.seq - 1 - link->rx.told >= (link->slots + 1) / 2)
+        tell(link);
+}
+
+const struct hkt__chan_ops hkt__verbs_chan_ops = {tx_begin, tx_end, rx_begin, rx_end, NULL, NULL};
