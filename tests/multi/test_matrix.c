@@ -4,7 +4,7 @@
  * type with one operation and each operation with one type. All comparisons are exact (support/exact.h). What an algorithm
  * cannot do is skipped with the library's own reason, and only where the registry says so.
  *
- * Usage: test_matrix thread|shm|tcp [MIN [MAX]], the numbers of ranks, or test_matrix settings (small slices, lanes, CRC,
+ * Usage: test_matrix TRANSPORT [MIN [MAX]], the numbers of ranks, or test_matrix settings (small slices, lanes, CRC,
  * few slots, ...; a reduced set each) */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -107,9 +107,10 @@ static bool may_refuse(const struct matrix *m, const struct call *call, int colu
     if (column >= m->algo_counts[call->coll])
         return false;
     const struct hkt_algo_info *info = &m->algos[call->coll][column];
-    const bool is_thread = strcmp(m->pass->transport, "thread") == 0, is_tcp = strcmp(m->pass->transport, "tcp") == 0;
+    const bool is_thread = strcmp(m->pass->transport, "thread") == 0;
+    const bool is_memory = is_thread || strcmp(m->pass->transport, "shm") == 0;
 
-    if (m->rank->nranks > 1 && info->needs_direct && is_tcp)
+    if (m->rank->nranks > 1 && info->needs_direct && !is_memory)
         return true;
     if (m->rank->nranks > 1 && info->needs_direct && !is_thread && strstr(info->restriction, "threads") != NULL)
         return true;
@@ -462,7 +463,7 @@ int main(int argc, char **argv)
 
     setvbuf(stdout, NULL, _IOLBF, 0);
     if (argc < 2 || argc > 4) {
-        fprintf(stderr, "usage: test_matrix thread|shm|tcp [MIN [MAX]]\n       test_matrix settings\n");
+        fprintf(stderr, "usage: test_matrix TRANSPORT [MIN [MAX]]\n       test_matrix settings\n");
         return 2;
     }
     transport_wanted = argv[1];
