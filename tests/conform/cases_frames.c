@@ -201,7 +201,7 @@ void case_sizes(struct rig_rank *rank, const void *arg)
     rig_dom_open(rank, 1, 0, &dom);
     /* A frame's limit is the receiver's affair: each direction has its own. Both are the same here. */
     const size_t frame_max = dom.tx[1 - rank->rank][0]->frame_bytes_max;
-    const size_t top = 3 * frame_max, step = frame_max <= 1024 ? 1 : frame_max / 61;
+    const size_t top = 3 * frame_max, step = (frame_max <= 1024 ? 1 : frame_max / 61) * (size_t)rig_thinning();
 
     for (size_t bytes = 0; bytes <= top; bytes += step) {
         struct transfer out = { .chan = dom.tx[1 - rank->rank][0], .number = ++number, .bytes = bytes };

@@ -122,14 +122,14 @@ static void nap_ms(long ms)
  * within the contract, hence the many rounds and the case's deadline. */
 void case_park_wakes(struct rig_rank *rank, const void *arg)
 {
-    enum { ROUNDS = 60 };
+    const uint64_t rounds = 60 / (uint64_t)rig_thinning(), large = 40 / (uint64_t)rig_thinning();
     const int64_t sleep_ns = 1000000000;
     const int64_t start_ms = rig_now_ms();
     struct rig_dom dom;
 
     (void)arg;
     rig_dom_open(rank, 1, 0, &dom);
-    for (uint64_t number = 0; number < ROUNDS; number++) {
+    for (uint64_t number = 0; number < rounds; number++) {
         const bool is_sleeper = (uint64_t)rank->rank == number % 2;
         struct transfer out = { .chan = dom.tx[1 - rank->rank][0], .number = number, .bytes = 24 };
         struct transfer in = { .chan = dom.rx[1 - rank->rank][0], .number = number, .bytes = 24 };
@@ -144,7 +144,7 @@ void case_park_wakes(struct rig_rank *rank, const void *arg)
     }
     rig_barrier(rank);
     if (rank->rank == 0) { /* credit: far more than the buffers hold, with sleeps between */
-        for (uint64_t number = 0; number < 40; number++) {
+        for (uint64_t number = 0; number < large; number++) {
             struct transfer out = { .chan = dom.tx[1][0], .number = number, .bytes = 1 << 20 };
 
             while (!out.is_done)
@@ -152,7 +152,7 @@ void case_park_wakes(struct rig_rank *rank, const void *arg)
                     dom.dom->ops->park(dom.dom, sleep_ns);
         }
     } else {
-        for (uint64_t number = 0; number < 40; number++) {
+        for (uint64_t number = 0; number < large; number++) {
             struct transfer in = { .chan = dom.rx[0][0], .number = number, .bytes = 1 << 20 };
 
             if (number % 16 == 0)
@@ -163,7 +163,7 @@ void case_park_wakes(struct rig_rank *rank, const void *arg)
         }
     }
     rig_barrier(rank);
-    RIG_CHECK(rig_now_ms() - start_ms < ROUNDS * sleep_ns / 1000000 / 2); /* most sleeps were cut short */
+    RIG_CHECK(rig_now_ms() - start_ms < (int64_t)rounds * sleep_ns / 1000000 / 2); /* most sleeps were cut short */
     rig_dom_close(&dom);
 }
 

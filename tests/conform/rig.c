@@ -320,6 +320,11 @@ static void runner_main(const struct rig_opts *opts, rig_body *body, const void 
     exit(0);
 }
 
+int rig_thinning(void)
+{
+    return getenv("HOCKET_TEST_SMALL") != NULL ? 5 : 1;
+}
+
 int rig_run(const struct rig_opts *opts, rig_body *body, const void *arg)
 {
     fflush(NULL);

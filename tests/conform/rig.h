@@ -54,6 +54,8 @@ struct rig_dom {
 
 typedef void rig_body(struct rig_rank *rank, const void *arg);
 
+/** How much less of everything that is only repeated: 1, or 5 under the sanitizers (HOCKET_TEST_SMALL). */
+int rig_thinning(void);
 /** Run; 0 when every rank returned from the body (and the victim was killed). Otherwise says what went wrong. */
 int rig_run(const struct rig_opts *opts, rig_body *body, const void *arg);
 

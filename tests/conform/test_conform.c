@@ -93,7 +93,9 @@ static int run_row(const struct row *row, const struct choice *choice)
                                    .is_rank0_faulty = row->is_rank0_faulty,
                                    .victim = row->victim - 1, .slots = row->slots, .slot_bytes = row->slot_bytes };
 
-    return rig_run(&opts, row->body, &row->count);
+    const int count = row->count / rig_thinning();
+
+    return rig_run(&opts, row->body, &count);
 }
 
 int main(int argc, char **argv)

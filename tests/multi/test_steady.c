@@ -163,7 +163,7 @@ static void run_queued_group(struct ranks_rank *rank, struct calls *calls, const
 static void count_allocations(struct ranks_rank *rank, struct calls *calls, const struct routine *routine,
                               const struct call *call)
 {
-    const int rounds = call->count == LARGE || routine->is_large ? CALLS / 20 : CALLS;
+    const int rounds = call->count == LARGE || routine->is_large ? CALLS / 20 : ranks_small() ? CALLS / 10 : CALLS;
     struct hkt_stream *stream;
     char text[128];
 
