@@ -7,13 +7,18 @@
 
 #include "tools.h"
 
+#define BYTES 256
+
 static const char help_text[] =
     "usage: hocket generate --from DIR [OPTIONS]\n\n"
     "Goes on with a text, byte by byte, by a model that `hocket train --save DIR` has written. Under `hocket run -n N` every layer\n"
     "is shared out over the N ranks (tensor parallelism), whatever layout it was trained in.\n\n"
     "  -f, --from DIR        the checkpoint\n"
-    "  -p, --prompt TEXT     what to go on with (\"The \")\n"
-    "  -n, --tokens N        bytes to write (200, or as many as the model has positions for)\n"
+    "                        a folder with model.safetensors and config.json, as Hugging Face's transformers saves a GPT-2, will do too\n"
+    "  -p, --prompt TEXT     what to go on with, byte by byte (\"The \")\n"
+    "  -i, --ids LIST        the same as numbers of tokens, e.g. 464,3290: for models whose tokens are not bytes. The answer is numbers\n"
+    "                        too, without the prompt\n"
+    "  -n, --tokens N        tokens to write (200, or as many as the model has positions for)\n"
     "  -t, --temperature X   0: always the likeliest byte (0.8)\n"
     "  -k, --top-k N         choose among the N likeliest (0: all)\n"
     "  -s, --seed N          of the choices (1)\n"
@@ -24,6 +29,7 @@ static const char help_text[] =
 struct options {
     struct hkt_generate_config config;
     const char *prompt;
+    bool is_ids; /* the prompt is a list of numbers, and so is the answer */
     long tokens;
 };
 
@@ -35,13 +41,37 @@ static bool parse_real(const char *text, double *out_value)
     return end != text && *end == '\0' && *out_value >= 0 && *out_value <= 1e6;
 }
 
+/* The number at *text, which then stands behind it and a comma; -1: there is none. */
+static int32_t take_id(const char **text)
+{
+    char *end;
+    const long id = strtol(*text, &end, 10);
+
+    if (**text < '0' || **text > '9' || id > INT32_MAX || (*end != ',' && *end != '\0'))
+        return -1;
+    *text = *end == ',' && end[1] != '\0' ? end + 1 : end;
+    return *end == ',' && end[1] == '\0' ? -1 : (int32_t)id;
+}
+
+/* 0: it is no list. */
+static long count_ids(const char *text)
+{
+    long count = 0;
+
+    for (; *text != '\0'; count++)
+        if (take_id(&text) < 0)
+            return 0;
+    return count;
+}
+
 static bool apply(int flag, const char *value, struct options *o)
 {
     long number = 0;
 
     switch (flag) {
     case 'f': o->config.dir = value; return value[0] != '\0';
-    case 'p': o->prompt = value; return value[0] != '\0';
+    case 'p': o->prompt = value; o->is_ids = false; return value[0] != '\0';
+    case 'i': o->prompt = value; o->is_ids = true; return count_ids(value) > 0;
     case 'n': return hkt_tool_parse_int(value, 1, 1L << 40, &o->tokens);
     case 't': return parse_real(value, &o->config.temperature);
     case 'd': return hkt_dtype_parse(value, &o->config.dtype) == HKT_OK;
@@ -61,6 +91,7 @@ static int read_options(int argc, char **argv, struct options *o)
 {
     static const struct option names[] = {
         { "from", required_argument, NULL, 'f' }, { "prompt", required_argument, NULL, 'p' },
+        { "ids", required_argument, NULL, 'i' },
         { "tokens", required_argument, NULL, 'n' }, { "temperature", required_argument, NULL, 't' },
         { "top-k", required_argument, NULL, 'k' }, { "seed", required_argument, NULL, 's' },
         { "dtype", required_argument, NULL, 'd' }, { "help", no_argument, NULL, 'h' }, { NULL, 0, NULL, 0 },
@@ -68,7 +99,7 @@ static int read_options(int argc, char **argv, struct options *o)
 
     *o = (struct options){ .config = { .dtype = HKT_F32, .temperature = 0.8, .seed = 1 }, .prompt = "The ", .tokens = 0 };
     opterr = 0;
-    for (int flag; (flag = getopt_long(argc, argv, ":f:p:n:t:k:s:d:h", names, NULL)) != -1;) {
+    for (int flag; (flag = getopt_long(argc, argv, ":f:p:i:n:t:k:s:d:h", names, NULL)) != -1;) {
         if (flag == 'h') {
             fputs(help_text, stdout);
             return TOOL_OK;
@@ -96,24 +127,33 @@ static int failed(bool speaks)
 
 static int write_text(struct hkt_generator *generator, const struct options *o, bool speaks)
 {
-    const long room = (long)hkt_generator_positions(generator) - (long)strlen(o->prompt);
+    const long given = o->is_ids ? count_ids(o->prompt) : (long)strlen(o->prompt);
+    const long room = (long)hkt_generator_positions(generator) - given;
     const long wanted = o->tokens > 0 ? o->tokens : 200, count = o->tokens == 0 && wanted > room ? room : wanted;
 
-    for (const char *p = o->prompt; *p != '\0'; p++) {
-        const int32_t token = (unsigned char)*p;
+    if (!o->is_ids && hkt_generator_vocab(generator) > BYTES) {
+        if (speaks)
+            hkt_tool_say("generate", "the model has %lld tokens, which are not bytes; give the prompt as numbers, with --ids",
+                         (long long)hkt_generator_vocab(generator));
+        return TOOL_FAILED;
+    }
+    for (const char *p = o->prompt; *p != '\0';) {
+        const int32_t token = o->is_ids ? take_id(&p) : (unsigned char)*p++;
 
         if (hkt_generator_prompt(generator, &token, 1) < 0)
             return failed(speaks);
     }
-    if (speaks)
+    if (speaks && !o->is_ids)
         fputs(o->prompt, stdout);
     for (long i = 0; i < count; i++) {
         int32_t token;
 
         if (hkt_generator_next(generator, &token) < 0)
             return failed(speaks);
-        if (speaks)
-            putchar(token < 256 ? token : '?');
+        if (speaks && o->is_ids)
+            printf("%s%d", i > 0 ? " " : "", token);
+        else if (speaks)
+            putchar(token);
     }
     if (speaks)
         putchar('\n');

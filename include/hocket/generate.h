@@ -13,7 +13,8 @@ extern "C" {
 
 /** How to write. */
 struct hkt_generate_config {
-    const char *dir;      /* checkpoint, as for hkt_trainer_resume */
+    const char *dir;      /* checkpoint, as for hkt_trainer_resume, or a GPT-2 as Hugging Face's transformers saves it: config.json
+                           * tells its shape */
     enum hkt_dtype dtype;
     double temperature;   /* 0: always the likeliest */
     int top_k;            /* 0: all */

@@ -80,14 +80,15 @@ HKT_API HKT_NODISCARD enum hkt_status hkt_trainer_step(struct hkt_trainer *train
  *  Errors   INVALID: nothing is held out, or it is shorter than a sequence */
 HKT_API HKT_NODISCARD enum hkt_status hkt_trainer_evaluate(struct hkt_trainer *trainer, int batches, double *out_loss);
 
-/** Save as DIR/step-N; DIR/latest then names it. With is_async it returns when the state is copied; the next save, or destroy,
+/** Save as DIR/step-N; DIR/latest then names it. Hugging Face's transformers loads that folder where the model is a GPT-2. With is_async it returns when the state is copied; the next save, or destroy,
  *  waits and says how it ended. */
 HKT_API HKT_NODISCARD enum hkt_status hkt_trainer_save(struct hkt_trainer *trainer, const char *dir, int is_async);
 /** Go on from the checkpoint that DIR/latest names, or that DIR is, in whatever layout it was made. Bit for bit as if there had
  *  been no stop, in the same layout.
  *  Errors   INVALID names what differs between its model and this one, or what is wrong with its files; SYSTEM */
 HKT_API HKT_NODISCARD enum hkt_status hkt_trainer_resume(struct hkt_trainer *trainer, const char *dir);
-/** Take only parameters, for instance from GPT-2's model.safetensors as Hugging Face has it. */
+/** Take only parameters, for instance from GPT-2's model.safetensors as Hugging Face has it.
+ *  Errors   INVALID names the tensor that is missing or of another shape, or the number of heads; SYSTEM */
 HKT_API HKT_NODISCARD enum hkt_status hkt_trainer_load_weights(struct hkt_trainer *trainer, const char *dir);
 
 /** Keep what ranks compute, communicate and wait for from now on (is_on 1), or stop (0). Times count from here; ranks leave a

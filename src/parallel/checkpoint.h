@@ -1,5 +1,5 @@
 /* Checkpoints: a folder per step with two safetensors files, model.safetensors (parameters in the real type, under the names
- * and in the shapes of Hugging Face's GPT-2 where the model has these tensors) and optimizer.safetensors (the moments, as
+ * and in the shapes of Hugging Face's GPT-2 where the model has these tensors; config.json if it is a GPT-2) and optimizer.safetensors (the moments, as
  * exp_avg.NAME and exp_avg_sq.NAME). Files say nothing of the layout they were written in: each element is written by the one
  * rank that counts it, at its place in the whole tensor, and each rank of any other layout reads just what it updates.
  *
@@ -49,6 +49,7 @@ struct hkt__checkpoint {
     struct hkt__engine *engine;
     const struct hkt__math_ops *ops;
     struct hkt__memory *memory;
+    const char *config;                 /* text of config.json, for a save; NULL or "": none */
     struct hkt_comm *comm;              /* all ranks; nobody else may use it during a save. NULL: one rank */
 };
 

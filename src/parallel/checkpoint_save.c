@@ -10,9 +10,10 @@
 #include "parallel/alloc.h"
 #include "parallel/checkpoint.h"
 #include "parallel/fail.h"
+#include "parallel/hf_config.h"
 
-enum { FILE_MODEL, FILE_OPTIMIZER, FILE_COUNT };
-static const char *const file_names[FILE_COUNT] = { "model.safetensors", "optimizer.safetensors" };
+enum { FILE_MODEL, FILE_OPTIMIZER, FILE_COUNT, FILE_CONFIG = FILE_COUNT, FOLDER };
+static const char *const file_names[FOLDER] = { "model.safetensors", "optimizer.safetensors", HKT__HF_CONFIG_NAME };
 static const char *const prefixes[HKT__STATE_COUNT] = { "", "exp_avg.", "exp_avg_sq." };
 
 #define GATHER_ELEMS 8192
@@ -88,8 +89,8 @@ static enum hkt_status lay_out(struct hkt__save *save, const struct hkt__st_meta
 
 static void path_of(const struct hkt__save *save, bool is_tmp, int file, char *out, size_t bytes)
 {
-    snprintf(out, bytes, "%s/%s%s%s%s", save->dir, save->name, is_tmp ? ".tmp" : "", file < FILE_COUNT ? "/" : "",
-             file < FILE_COUNT ? file_names[file] : "");
+    snprintf(out, bytes, "%s/%s%s%s%s", save->dir, save->name, is_tmp ? ".tmp" : "", file < FOLDER ? "/" : "",
+             file < FOLDER ? file_names[file] : "");
 }
 
 static enum hkt_status sync_path(const char *path)
@@ -140,12 +141,18 @@ static uint64_t head_bytes(const char *head)
 /* Rank 0: the folder, and files that are all header and holes. */
 static enum hkt_status prepare(const struct hkt__save *save)
 {
+    const char *config = save->checkpoint.config;
     char path[HKT__ST_PATH_MAX];
     enum hkt_status rc = make_folder(save->dir);
 
-    path_of(save, true, FILE_COUNT, path, sizeof path);
+    path_of(save, true, FOLDER, path, sizeof path);
     if (rc == HKT_OK)
         rc = make_folder(path);
+    path_of(save, true, FILE_CONFIG, path, sizeof path);
+    if (config == NULL || config[0] == '\0')
+        unlink(path); /* of another model, whose save here was cut short */
+    else if (rc == HKT_OK)
+        rc = create(path, config, strlen(config), strlen(config));
     for (int file = 0; file < FILE_COUNT && rc == HKT_OK; file++) {
         path_of(save, true, file, path, sizeof path);
         rc = create(path, save->head[file], head_bytes(save->head[file]), save->end[file]);
@@ -269,7 +276,7 @@ static void remove_folder(const char *path)
 {
     char file[HKT__ST_PATH_MAX + 64];
 
-    for (int i = 0; i < FILE_COUNT; i++) {
+    for (int i = 0; i < FOLDER; i++) {
         snprintf(file, sizeof file, "%s/%s", path, file_names[i]);
         unlink(file);
     }
@@ -282,8 +289,8 @@ static enum hkt_status publish(const struct hkt__save *save)
     char tmp[HKT__ST_PATH_MAX], path[HKT__ST_PATH_MAX], old[HKT__ST_PATH_MAX], latest[HKT__ST_PATH_MAX];
     enum hkt_status rc;
 
-    path_of(save, true, FILE_COUNT, tmp, sizeof tmp);
-    path_of(save, false, FILE_COUNT, path, sizeof path);
+    path_of(save, true, FOLDER, tmp, sizeof tmp);
+    path_of(save, false, FOLDER, path, sizeof path);
     snprintf(old, sizeof old, "%s/%s.old", save->dir, save->name);
     snprintf(latest, sizeof latest, "%s/latest", save->dir);
     rc = seal(save);

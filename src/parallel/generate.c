@@ -12,23 +12,6 @@
 #define POSITIONS_DEFAULT 1024 /* of models with rotary ones */
 #define SITE_CHOICE 0xd1       /* of hkt__rng_site */
 
-/* The shape that the checkpoint's model has. */
-static enum hkt_status read_shape(const char *path, struct hkt_train_config *config)
-{
-    char full[HKT__ST_PATH_MAX + 32];
-    struct hkt__st_file file;
-    enum hkt_status rc;
-
-    snprintf(full, sizeof full, "%s/model.safetensors", path);
-    rc = hkt__st_open(full, &file);
-    if (rc < 0)
-        return rc;
-    *config = hkt_train_defaults();
-    rc = hkt__shape_read(&file, config);
-    hkt__st_close(&file);
-    return rc;
-}
-
 static enum hkt_status plan(struct hkt_generator *g, const struct hkt_train_config *model, int nranks)
 {
     struct hkt_layout layout = { .nranks = nranks, .tp = nranks, .global_batch = 1, .micro_batch = 1, .seq = 1 };
@@ -114,7 +97,7 @@ enum hkt_status hkt_generator_create(const struct hkt_generate_config *config, s
 {
     const int nranks = comm != NULL ? hkt_comm_size(comm) : 1, rank = comm != NULL ? hkt_comm_rank(comm) : 0;
     struct hkt_generator *g = hkt__parallel_calloc(1, sizeof *g);
-    struct hkt_train_config model;
+    struct hkt_train_config model = hkt_train_defaults();
     char path[HKT__ST_PATH_MAX];
     enum hkt_status rc;
 
@@ -126,7 +109,7 @@ enum hkt_status hkt_generator_create(const struct hkt_generate_config *config, s
     g->comm = nranks > 1 ? comm : NULL;
     rc = hkt__checkpoint_find(config->dir, path, sizeof path);
     if (rc == HKT_OK)
-        rc = read_shape(path, &model);
+        rc = hkt__shape_find(path, &model);
     if (rc == HKT_OK)
         rc = plan(g, &model, nranks);
     rc = hkt__agree(g->comm, rc, "reading a checkpoint");

@@ -68,11 +68,29 @@ enum hkt_status hkt__shape_read(const struct hkt__st_file *file, struct hkt_trai
     return HKT_OK;
 }
 
+enum hkt_status hkt__shape_find(const char *folder, struct hkt_train_config *config)
+{
+    char full[HKT__ST_PATH_MAX + 32];
+    struct hkt__st_file file;
+    enum hkt_status rc;
+
+    snprintf(full, sizeof full, "%s/model.safetensors", folder);
+    rc = hkt__st_open(full, &file);
+    if (rc < 0)
+        return rc;
+    if (hkt__st_meta(&file, fields[0].name) == NULL && hkt__hf_config_exists(folder))
+        rc = hkt__hf_config_read(folder, config);
+    else
+        rc = hkt__shape_read(&file, config);
+    hkt__st_close(&file);
+    return rc;
+}
+
 static struct hkt__checkpoint checkpoint_of(struct hkt_trainer *t)
 {
     return (struct hkt__checkpoint){ .own = hkt__gpt_own(t->gpt), .infos = t->infos, .engine = t->engine,
                                      .ops = hkt__gpt_ops(t->gpt),
-                                     .memory = &t->memory, .comm = t->save_comm };
+                                     .memory = &t->memory, .config = t->hf_config, .comm = t->save_comm };
 }
 
 enum hkt_status hkt_trainer_save(struct hkt_trainer *t, const char *dir, int is_async)
@@ -89,6 +107,7 @@ enum hkt_status hkt_trainer_save(struct hkt_trainer *t, const char *dir, int is_
     if (rc < 0)
         return rc;
     hkt__shape_texts(&t->config, &shape);
+    hkt__hf_config_write(&t->config, t->hf_config);
     snprintf(step, sizeof step, "%" PRId64, t->step);
     snprintf(updates, sizeof updates, "%" PRId64, clock.steps);
     snprintf(scale, sizeof scale, "%a", clock.loss_scale);
@@ -175,11 +194,30 @@ enum hkt_status hkt_trainer_resume(struct hkt_trainer *t, const char *dir)
     return HKT_OK;
 }
 
+/* Shapes of tensors do not tell how rows of q, k and v fall into heads. A folder that does not tell either is taken at its word;
+ * one that cannot be read fails when it is. */
+static enum hkt_status check_heads(const struct hkt_trainer *t, const char *path)
+{
+    const struct hkt_shape *ours = &t->config.shape;
+    struct hkt_train_config theirs = hkt_train_defaults();
+    const enum hkt_status rc = hkt__shape_find(path, &theirs);
+
+    if (rc < 0)
+        return hkt__hf_config_exists(path) ? rc : HKT_OK;
+    return theirs.shape.heads == ours->heads
+               ? HKT_OK
+               : hkt__parallel_fail(HKT_ERR_INVALID, "the model in %s has %d heads, this one has %d", path, theirs.shape.heads,
+                                    ours->heads);
+}
+
 enum hkt_status hkt_trainer_load_weights(struct hkt_trainer *t, const char *dir)
 {
     const struct hkt__checkpoint checkpoint = checkpoint_of(t);
     char path[HKT__ST_PATH_MAX];
-    enum hkt_status rc = hkt__agree(t->comm, hkt__checkpoint_find(dir, path, sizeof path), "finding weights");
+    enum hkt_status rc = hkt__checkpoint_find(dir, path, sizeof path);
 
+    if (rc == HKT_OK)
+        rc = check_heads(t, path);
+    rc = hkt__agree(t->comm, rc, "finding weights");
     return rc == HKT_OK ? hkt__checkpoint_load(&checkpoint, path, true, NULL) : rc;
 }

@@ -7,6 +7,7 @@
 #include "parallel/data.h"
 #include "parallel/engine.h"
 #include "parallel/gpt.h"
+#include "parallel/hf_config.h"
 
 struct hkt_trainer {
     struct hkt_train_config config; /* strings are NULL */
@@ -28,6 +29,7 @@ struct hkt_trainer {
     int64_t nmicros;
     int64_t step; /* made so far, skipped ones included */
     struct hkt__save *save;
+    char hf_config[HKT__HF_CONFIG_MAX]; /* lent to saves */
 };
 
 /** The model of a training configuration. Its own axes, not yet cut: what the files of a checkpoint hold. */
@@ -45,5 +47,8 @@ struct hkt__shape_texts {
 void hkt__shape_texts(const struct hkt_train_config *config, struct hkt__shape_texts *out_texts);
 /** Read them back into `config`. INVALID: the file names none. */
 HKT_NODISCARD enum hkt_status hkt__shape_read(const struct hkt__st_file *file, struct hkt_train_config *config);
+/** The shape of the model in a folder: from the texts of model.safetensors, or, where another program wrote it, from config.json.
+ *  Errors   INVALID: there is neither; those of hkt__hf_config_read */
+HKT_NODISCARD enum hkt_status hkt__shape_find(const char *folder, struct hkt_train_config *config);
 
 #endif

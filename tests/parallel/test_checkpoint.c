@@ -1,6 +1,6 @@
 /* What could break: an element is written to, or read from, another place of a file than the whole tensor has it (parts of one
  * tensor, transposed matrices, shards that begin in the middle of a row); a truncated or foreign file is believed; the header
- * does not say what the bytes are. */
+ * does not say what the bytes are; config.json describes another model, or one that is not ours is taken for a GPT-2. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -15,6 +15,7 @@
 #include "hocket/parallel.h"
 #include "parallel/alloc.h"
 #include "parallel/checkpoint.h"
+#include "parallel/hf_config.h"
 
 static char folder[] = "/tmp/hocket-test-checkpoint-XXXXXX";
 
@@ -198,6 +199,103 @@ static void foreign_files_are_refused(void **state)
     refuse(path, "cannot be opened");
 }
 
+/* ---- config.json ---- */
+
+static void put_config(const char *text)
+{
+    char path[300];
+
+    snprintf(path, sizeof path, "%s/config.json", folder);
+    write_bytes(path, text, strlen(text));
+}
+
+static void a_gpt2_is_described(void **state)
+{
+    struct hkt_train_config ours = hkt_train_defaults(), read = hkt_train_defaults();
+    char text[HKT__HF_CONFIG_MAX];
+
+    (void)state;
+    ours.shape = (struct hkt_shape){ .layers = 3, .heads = 5, .kv_heads = 5, .head_dim = 4, .hidden = 20, .ffn = 27, .vocab = 269,
+                                     .positions = 9, .biases = 1 };
+    for (ours.shape.tied = 0; ours.shape.tied <= 1; ours.shape.tied++) {
+        hkt__hf_config_write(&ours, text);
+        put_config(text);
+        assert_true(hkt__hf_config_exists(folder));
+        assert_int_equal(hkt__hf_config_read(folder, &read), HKT_OK);
+        assert_int_equal(read.shape.tied, ours.shape.tied);
+        assert_true(read.shape.layers == 3 && read.shape.heads == 5 && read.shape.hidden == 20 && read.shape.ffn == 27
+                    && read.shape.vocab == 269 && read.shape.positions == 9 && read.shape.biases == 1);
+    }
+}
+
+static void other_models_are_not(void **state)
+{
+    struct hkt_train_config config[8];
+    char text[HKT__HF_CONFIG_MAX];
+
+    (void)state;
+    for (int i = 0; i < 8; i++)
+        config[i] = hkt_train_defaults();
+    hkt__hf_config_write(&config[0], text);
+    assert_true(text[0] != '\0');
+    config[0].shape.gated = 1;
+    config[1].shape.biases = 0;
+    config[2].shape.positions = 0;
+    config[3].shape.experts = 4;
+    config[4].shape.kv_heads = 2;
+    config[5].shape.head_dim = 16;
+    config[6].norm = HKT_TRAIN_RMS_NORM;
+    config[7].shape.kv_rank = 8;
+    for (int i = 0; i < 8; i++) {
+        hkt__hf_config_write(&config[i], text);
+        assert_string_equal(text, "");
+    }
+}
+
+static void other_configs_are_refused(void **state)
+{
+#define SIZES "\"n_layer\": 2, \"n_head\": 2, \"n_embd\": 8, \"vocab_size\": 5, \"n_positions\": 7"
+#define GPT2 "\"model_type\": \"gpt2\", "
+    static const struct {
+        const char *text;
+        enum hkt_status status;
+        const char *why;
+    } cases[] = {
+        { "{" GPT2 SIZES "}", HKT_OK, NULL },
+        { "{" GPT2 SIZES ", \"n_inner\": null, \"scale_attn_weights\": true}", HKT_OK, NULL },
+        { "", HKT_ERR_INVALID, "does not hold a JSON object" },
+        { "{" GPT2 SIZES, HKT_ERR_INVALID, "does not hold a JSON object" },
+        { "[]", HKT_ERR_INVALID, "does not hold a JSON object" },
+        { "{" SIZES "}", HKT_ERR_UNSUPPORTED, "model_type is \"\"" },
+        { "{\"model_type\": \"llama\", " SIZES "}", HKT_ERR_UNSUPPORTED, "model_type is \"llama\"" },
+        { "{" GPT2 "\"n_layer\": 2}", HKT_ERR_INVALID, "n_head is not" },
+        { "{" GPT2 SIZES ", \"n_inner\": 0}", HKT_ERR_INVALID, "n_inner is not" },
+        { "{" GPT2 SIZES ", \"n_inner\": 2.5}", HKT_ERR_INVALID, "n_inner is not" },
+        { "{" GPT2 SIZES ", \"n_inner\": 1e12}", HKT_ERR_INVALID, "n_inner is not" },
+        { "{" GPT2 SIZES ", \"activation_function\": \"relu\"}", HKT_ERR_UNSUPPORTED, "activation_function is \"relu\"" },
+        { "{" GPT2 SIZES ", \"layer_norm_epsilon\": 1e-6}", HKT_ERR_UNSUPPORTED, "layer_norm_epsilon is 1e-06" },
+        { "{" GPT2 SIZES ", \"scale_attn_weights\": false}", HKT_ERR_UNSUPPORTED, "scale_attn_weights" },
+        { "{" GPT2 SIZES ", \"scale_attn_by_inverse_layer_idx\": true}", HKT_ERR_UNSUPPORTED, "inverse_layer_idx" },
+        { "{" GPT2 SIZES ", \"add_cross_attention\": true}", HKT_ERR_UNSUPPORTED, "add_cross_attention" },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct hkt_train_config config = hkt_train_defaults();
+
+        put_config(cases[i].text);
+        const enum hkt_status rc = hkt__hf_config_read(folder, &config);
+
+        if (rc != cases[i].status || (rc < 0 && strstr(hkt_parallel_last_error(), cases[i].why) == NULL))
+            fail_msg("%s: %d, \"%s\"", cases[i].text, (int)rc, hkt_parallel_last_error());
+        assert_int_equal(config.shape.hidden, rc < 0 ? hkt_train_defaults().shape.hidden : 8);
+    }
+    struct hkt_train_config config = hkt_train_defaults();
+
+    assert_int_equal(hkt__hf_config_read("/nonexistent", &config), HKT_ERR_SYSTEM);
+    assert_false(hkt__hf_config_exists("/nonexistent"));
+}
+
 static int make_folder(void **state)
 {
     (void)state;
@@ -219,6 +317,9 @@ int main(void)
         cmocka_unit_test(each_element_has_its_place),
         cmocka_unit_test(a_file_says_what_was_laid_out),
         cmocka_unit_test(foreign_files_are_refused),
+        cmocka_unit_test(a_gpt2_is_described),
+        cmocka_unit_test(other_models_are_not),
+        cmocka_unit_test(other_configs_are_refused),
     };
 
     return cmocka_run_group_tests_name("checkpoint", tests, make_folder, remove_folder);

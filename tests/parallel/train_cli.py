@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
 """What could break: hocket train does not learn, or writes no curve; a wrong call is not refused at once with its numbers and
 exit code 2; a run that is killed at any moment leaves no checkpoint to resume from; hocket generate does not read what train
-wrote; a trace shows less than what happened, or something else. Usage: train_cli.py HOCKET"""
+wrote, or what transformers wrote, or chooses other tokens than it; a checkpoint is not what transformers reads; a trace shows
+less than what happened, or something else. Usage: train_cli.py HOCKET"""
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,6 +15,8 @@ import time
 import xml.dom.minidom
 
 HOCKET = sys.argv[1]
+# A GPT-2 that transformers saved, with its greedy answers (tests/parallel/oracle.py).
+HF_GPT2 = os.path.join(os.path.dirname(os.path.abspath(__file__)), '..', 'golden', 'oracle', 'hf_gpt2')
 TINY = ['--layers', '2', '--hidden', '16', '--heads', '2', '--seq', '16', '--batch', '4', '--eval-batches', '1']
 DEADLINE_S = 100
 failures = []
@@ -87,6 +91,67 @@ def generates(folder):
     require(result.returncode == 1 and 'all 64 positions are used' in result.stderr, 'more than it has positions for', result)
     result = run(0, 'generate', '--from', os.path.join(folder, 'nothing'))
     require(result.returncode == 1 and 'holds no checkpoint' in result.stderr, 'no checkpoint', result)
+
+
+def answers_as_transformers(_):
+    with open(os.path.join(HF_GPT2, 'greedy.json'), encoding='utf-8') as file:
+        answers = json.load(file)
+    for number, answer in enumerate(answers):
+        ids, want = ','.join(map(str, answer['prompt'])), ' '.join(map(str, answer['tokens'])) + '\n'
+        for ranks in (0, 2, 4) if number == 1 else (0,):
+            result = run(ranks, 'generate', '--from', HF_GPT2, '--ids', ids, '--temperature', '0', '--tokens',
+                         str(len(answer['tokens'])))
+            require(result.returncode == 0 and result.stdout == want, f'{ids} on {ranks or 1}: {want}', result)
+    for ids in ('5,', 'five', '5,,6', '-1', ''):
+        result = run(0, 'generate', '--from', HF_GPT2, '--ids', ids)
+        require(result.returncode == 2 and 'does not take' in result.stderr, f'"{ids}" is no list', result)
+    result = run(0, 'generate', '--from', HF_GPT2, '--ids', '60,61')
+    require(result.returncode == 1 and 'there is no token 61; the model has 61' in result.stderr, 'no such token', result)
+
+
+def read_header(folder):
+    with open(os.path.join(folder, 'model.safetensors'), 'rb') as file:
+        return json.loads(file.read(int.from_bytes(file.read(8), 'little')))
+
+
+def is_hugging_faces(folder):
+    """Whether config.json and the tensors' names and shapes are those of transformers' GPT2LMHeadModel, no more and no less."""
+    with open(os.path.join(folder, 'config.json'), encoding='utf-8') as file:
+        config = json.load(file)
+    wide, inner = config['n_embd'], config['n_inner'] or 4 * config['n_embd']
+    want = {'wte.weight': [config['vocab_size'], wide], 'wpe.weight': [config['n_positions'], wide],
+            'ln_f.weight': [wide], 'ln_f.bias': [wide]}
+    for layer in range(config['n_layer']):
+        for name, shape in (('ln_1', [wide]), ('ln_2', [wide]), ('attn.c_attn', [wide, 3 * wide]), ('attn.c_proj', [wide, wide]),
+                            ('mlp.c_fc', [wide, inner]), ('mlp.c_proj', [inner, wide])):
+            want[f'h.{layer}.{name}.weight'], want[f'h.{layer}.{name}.bias'] = shape, shape[-1:]
+    got = {name: tensor['shape'] for name, tensor in read_header(folder).items() if name != '__metadata__'}
+    return got == {'transformer.' + name: shape for name, shape in want.items()} and config['model_type'] == 'gpt2'
+
+
+def is_read_by_transformers(folder):
+    """With nothing of ours in the header the model is the same: config.json says it all. Loaded by transformers: by hand, in
+    oracle.py."""
+    with open(os.path.join(folder, 'model', 'latest'), encoding='utf-8') as file:
+        saved = os.path.join(folder, 'model', file.read().strip())
+    require(is_hugging_faces(HF_GPT2), 'what transformers writes is what is expected of us')
+    require(is_hugging_faces(saved), 'names and shapes as transformers has them')
+    header, bare = read_header(saved), os.path.join(folder, 'bare')
+    require(header.pop('__metadata__')['format'] == 'pt', 'the format that transformers asks for')
+    os.mkdir(bare)
+    shutil.copy(os.path.join(saved, 'config.json'), bare)
+    with open(os.path.join(saved, 'model.safetensors'), 'rb') as file:
+        file.seek(int.from_bytes(file.read(8), 'little'), 1)
+        data, text = file.read(), json.dumps(header).encode()
+    with open(os.path.join(bare, 'model.safetensors'), 'wb') as file:
+        file.write(len(text).to_bytes(8, 'little') + text + data)
+    texts = [run(0, 'generate', '--from', where, '--tokens', '40').stdout for where in (saved, bare)]
+    require(len(texts[0]) > 5 and texts[0] == texts[1], f'the same text without our header: {texts}')
+    result = run(0, 'train', '--weights', bare, '--hidden', '64', '--layers', '2', '--heads', '2', '--steps', '1')
+    require(result.returncode == 1 and 'has 4 heads, this one has 2' in result.stderr, 'other heads', result)
+    os.remove(os.path.join(bare, 'config.json'))
+    result = run(0, 'generate', '--from', bare)
+    require(result.returncode == 1 and 'does not say what its model' in result.stderr, 'no shape anywhere', result)
 
 
 def refuses():
@@ -164,7 +229,8 @@ def latest(where):
 
 
 with tempfile.TemporaryDirectory(prefix='hocket-test-') as temporary:
-    for part in (lambda _: refuses(), loss_falls, traces, generates, survives_kill):
+    for part in (lambda _: refuses(), loss_falls, traces, generates, is_read_by_transformers, answers_as_transformers,
+                 survives_kill):
         begin = time.monotonic()
         part(temporary)
         print(f'{time.monotonic() - begin:.1f} s')
