@@ -65,7 +65,7 @@ static bool apply(int flag, const char *value, struct tune_options *o)
 {
     switch (flag) {
     case 'n': return take_number(value, 2, 4096, &o->nranks);
-    case 'r': return take_number(value, 3, 1000, &o->rounds);
+    case 'r': return take_number(value, 3, TUNE_ROUNDS_MAX, &o->rounds);
     case 'f': return take_number(value, 2, 1 << 20, &o->factor);
     case 'b': return hkt_tool_parse_bytes(value, &o->bytes_min) && o->bytes_min > 0;
     case 'e': return hkt_tool_parse_bytes(value, &o->bytes_max) && o->bytes_max <= (size_t)1 << 34;
@@ -150,16 +150,16 @@ static enum hkt_status take_samples(struct tune_rank *rank, struct tune_samples 
         for (int s = 0; s < series.count && rc == HKT_OK; s++) {
             struct tune_case c = series.kind;
             bool which[TUNE_ALGOS_MAX] = {false};
-            double us[TUNE_ALGOS_MAX];
+            struct tune_times times;
 
             c.bytes = series.sizes[s];
             const int count = tune_candidates(rank, &c, NULL, candidates);
 
             for (int k = 0; k < count; k++)
                 which[k] = candidates[k].unfit[0] == '\0';
-            rc = count < 0 ? HKT_ERR_INVALID : tune_measure(rank, &c, which, us);
+            rc = count < 0 ? HKT_ERR_INVALID : tune_measure(rank, &c, which, &times);
             for (int k = 0; k < count && rc == HKT_OK; k++) {
-                const struct tune_sample sample = {c, k, candidates[k].algo, us[k]};
+                const struct tune_sample sample = {c, k, candidates[k].algo, times.us[k]};
 
                 if (which[k] && !tune_samples_add(samples, &sample))
                     rc = HKT_ERR_NOMEM;
@@ -197,7 +197,8 @@ static enum hkt_status contest(struct tune_rank *rank, const struct tune_series 
     struct hkt_candidate candidates[TUNE_ALGOS_MAX];
     struct tune_case c = series->kind;
     bool which[TUNE_ALGOS_MAX] = {false};
-    double us[TUNE_ALGOS_MAX], best_us = 0;
+    struct tune_times times;
+    double best_us = 0;
     int best = -1, contested = 0;
 
     c.bytes = series->sizes[s];
@@ -213,13 +214,13 @@ static enum hkt_status contest(struct tune_rank *rank, const struct tune_series 
     choices->cases++;
     if (contested < 2)
         return count < 0 ? HKT_ERR_INVALID : HKT_OK;
-    const enum hkt_status rc = tune_measure(rank, &c, which, us);
+    const enum hkt_status rc = tune_measure(rank, &c, which, &times);
 
     best = -1;
     for (int k = 0; k < count && rc == HKT_OK; k++)
-        if (which[k] && (best < 0 || us[k] < best_us)) {
+        if (which[k] && (best < 0 || times.us[k] < best_us)) {
             best = k;
-            best_us = us[k];
+            best_us = times.us[k];
         }
     if (rc == HKT_OK && choices->count < TUNE_CHOICES_MAX)
         choices->list[choices->count++] = (struct hkt_tuned){

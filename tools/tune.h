@@ -12,6 +12,7 @@
 #define TUNE_ALGOS_MAX 32   /* of one collective */
 #define TUNE_SIZES_MAX 32
 #define TUNE_CHOICES_MAX 512
+#define TUNE_ROUNDS_MAX 1000
 
 struct tune_options {
     const char *output, *transport, *json_path;
@@ -71,10 +72,15 @@ const char *tune_case_text(const struct tune_case *c, char *text, size_t bytes);
 /* tune_measure.c */
 HKT_NODISCARD enum hkt_status tune_open(struct tune_rank *rank);
 void tune_close(struct tune_rank *rank);
-/** Time the algorithms marked in `which`, turn and turn about; out_us of the others is untouched. The lower quartile over
+/** What algorithms took: over all rounds, and over every other one. */
+struct tune_times {
+    double us[TUNE_ALGOS_MAX], half_us[2][TUNE_ALGOS_MAX];
+};
+
+/** Time the algorithms marked in `which`, turn and turn about; the times of the others are untouched. The lower quartile over
  *  the rounds of the slowest rank's time: disturbances only ever add. */
 HKT_NODISCARD enum hkt_status tune_measure(struct tune_rank *rank, const struct tune_case *c, const bool *which,
-                                           double out_us[TUNE_ALGOS_MAX]);
+                                           struct tune_times *out_times);
 
 /* tune_fit.c */
 bool tune_samples_add(struct tune_samples *samples, const struct tune_sample *sample);

@@ -1,5 +1,6 @@
 /* `hocket tune --check`: what the choice costs against the best that could have been chosen (regret), and how far predictions
- * are off. The best of several noisy figures is too good to be true, so regret is overstated by about the noise. */
+ * are off. The best of several noisy figures is too good to be true, so what is best by every other round is compared in the
+ * rounds between, both ways round: then noise cancels out in the mean. */
 #include <cjson/cJSON.h>
 #include <math.h>
 #include <stdlib.h>
@@ -64,10 +65,28 @@ static void blame(struct tally *tally, const struct hkt_candidate *candidate)
     tally->blamed[largest]++;
 }
 
+/** How much slower the chosen is than what is best by one half of the rounds, seen in the other half; the mean of both, or 0
+ *  where that comes out faster: then nothing is known to be better. */
+static double regret_of(const struct hkt_candidate *candidates, int count, const struct tune_times *times, int chosen)
+{
+    double sum = 0;
+
+    for (int half = 0; half < 2; half++) {
+        const double *judge = times->half_us[half], *other = times->half_us[1 - half];
+        int best = chosen;
+
+        for (int k = 0; k < count; k++)
+            best = candidates[k].unfit[0] == '\0' && judge[k] < judge[best] ? k : best;
+        sum += other[chosen] / other[best] - 1;
+    }
+    return sum > 0 ? sum / 2 : 0;
+}
+
 /** One case's figures; rank 0 prints its line. */
 static void add_case(struct tally *tally, const struct tune_case *c, const struct hkt_candidate *candidates, int count,
-                     const double *us)
+                     const struct tune_times *times)
 {
+    const double *us = times->us;
     int best = -1, chosen = -1;
     char text[96];
 
@@ -86,7 +105,7 @@ static void add_case(struct tally *tally, const struct tune_case *c, const struc
     }
     if (best < 0 || chosen < 0)
         return;
-    const double regret = us[chosen] / us[best] - 1;
+    const double regret = regret_of(candidates, count, times, chosen);
 
     tally->chosen_errors[tally->cases] = fabs(candidates[chosen].predicted_us / us[chosen] - 1);
     tally->regrets[tally->cases++] = regret;
@@ -99,15 +118,15 @@ static enum hkt_status check_case(struct tune_rank *rank, const struct tune_case
 {
     struct hkt_candidate candidates[TUNE_ALGOS_MAX];
     bool which[TUNE_ALGOS_MAX] = {false};
-    double us[TUNE_ALGOS_MAX];
+    struct tune_times times;
     const int count = tune_candidates(rank, c, NULL, candidates);
 
     for (int k = 0; k < count; k++)
         which[k] = candidates[k].unfit[0] == '\0';
-    const enum hkt_status rc = count < 0 ? HKT_ERR_INVALID : tune_measure(rank, c, which, us);
+    const enum hkt_status rc = count < 0 ? HKT_ERR_INVALID : tune_measure(rank, c, which, &times);
 
     if (rc == HKT_OK && rank->rank == 0)
-        add_case(tally, c, candidates, count, us);
+        add_case(tally, c, candidates, count, &times);
     return rc;
 }
 

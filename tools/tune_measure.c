@@ -160,8 +160,20 @@ static int compare_doubles(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
+/** The lower quartile of every step-th of `rounds` times, from `first` on. */
+static double quartile(const double *times, int rounds, int first, int step)
+{
+    double sorted[TUNE_ROUNDS_MAX];
+    int count = 0;
+
+    for (int i = first; i < rounds; i += step)
+        sorted[count++] = times[i];
+    qsort(sorted, (size_t)count, sizeof *sorted, compare_doubles);
+    return sorted[count / 4];
+}
+
 enum hkt_status tune_measure(struct tune_rank *rank, const struct tune_case *c, const bool *which,
-                             double out_us[TUNE_ALGOS_MAX])
+                             struct tune_times *out_times)
 {
     const int rounds = rank->options->rounds;
     double *times = calloc((size_t)rounds * TUNE_ALGOS_MAX, sizeof *times);
@@ -186,8 +198,9 @@ enum hkt_status tune_measure(struct tune_rank *rank, const struct tune_case *c, 
     for (int k = 0; k < rank->nforced && rc == HKT_OK; k++) {
         if (!which[k])
             continue;
-        qsort(&times[k * rounds], (size_t)pace.rounds[k], sizeof *times, compare_doubles);
-        out_us[k] = times[k * rounds + pace.rounds[k] / 4];
+        out_times->us[k] = quartile(&times[k * rounds], pace.rounds[k], 0, 1);
+        for (int half = 0; half < 2; half++)
+            out_times->half_us[half][k] = quartile(&times[k * rounds], pace.rounds[k], half, 2);
     }
     free(times);
     return rc;
