@@ -379,6 +379,51 @@ static void attention_gradients(void **state)
     assert_gradient("v", attention_loss, &a, r, dr, 2 * 69 * 6, 5);
 }
 
+/* As many key heads as query heads, and one for all. */
+static void attention_gradients_of_other_heads(void **state)
+{
+    (void)state;
+    for (int64_t kv_heads = 1; kv_heads <= 3; kv_heads += 2) {
+        const int64_t width = 3 * 5, kv_width = kv_heads * 5;
+        struct hkt__attention a = { .batch = 2, .queries = 7, .keys = 7, .heads = 3, .kv_heads = kv_heads, .head_dim = 5,
+                                    .scale = 0.4, .q = p, .k = q, .v = r, .ld_q = width, .ld_k = kv_width, .ld_v = kv_width,
+                                    .ld_y = width, .y = y, .lse = stat1, .dy = w, .dq = dp, .dk = dq, .dv = dr };
+
+        attention_loss(&a);
+        assert_int_equal(ops->attention_grad(&math, &a), HKT_OK);
+        assert_gradient("q", attention_loss, &a, p, dp, 2 * 7 * width, 1);
+        assert_gradient("k", attention_loss, &a, q, dq, 2 * 7 * kv_width, 1);
+        assert_gradient("v", attention_loss, &a, r, dr, 2 * 7 * kv_width, 1);
+    }
+}
+
+/* --- Dropout ---------------------------------------------------------------------------------------------------------------------- */
+
+static double dropout_loss(void *context)
+{
+    struct hkt__dropout dropout = *(const struct hkt__dropout *)context;
+
+    dropout.x = x;
+    dropout.y = y;
+    ops->dropout(&dropout);
+    return weighted(dropout.region.rows * dropout.region.cols);
+}
+
+/* No mask is saved: backward must drop what forward dropped, with the same factor. */
+static void dropout_gradients(void **state)
+{
+    struct hkt__dropout dropout = { .region = { .rows = 6, .cols = 37, .first_row = 5, .cols_all = 37 },
+                                    .rng = { 3, hkt__rng_site(3, 1, 4) }, .p = 0.3, .x = w, .y = dx };
+    int dropped = 0;
+
+    (void)state;
+    ops->dropout(&dropout);
+    assert_gradient("x", dropout_loss, &dropout, x, dx, 6 * 37, 1);
+    for (int i = 0; i < 6 * 37; i++)
+        dropped += dx[i] == 0;
+    assert_true(dropped > 0 && dropped < 6 * 37);
+}
+
 #define CASE(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
 
 int main(void)
@@ -396,6 +441,8 @@ int main(void)
         CASE(cross_entropy_gradients),
         CASE(cross_entropy_value),
         CASE(attention_gradients),
+        CASE(attention_gradients_of_other_heads),
+        CASE(dropout_gradients),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
