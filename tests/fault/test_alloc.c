@@ -260,7 +260,7 @@ int main(int argc, char **argv)
     if (argc > 1 && strcmp(argv[1], "all") == 0)
         stride = 1;
     else if (ranks_small())
-        stride = 53;
+        stride = 97;
 
     const struct CMUnitTest tests[] = {cmocka_unit_test(threads), cmocka_unit_test(tcp)};
 
