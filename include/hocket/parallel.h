@@ -11,6 +11,7 @@
 #include "hocket/pipeline.h"
 #include "hocket/shard.h"
 #include "hocket/status.h"
+#include "hocket/step_bytes.h"
 #include "hocket/train.h"
 
 #ifdef __cplusplus

@@ -12,6 +12,7 @@
 #include "hocket/comm.h"
 #include "hocket/formulas.h"
 #include "hocket/layout.h"
+#include "hocket/step_bytes.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -107,10 +108,14 @@ HKT_API const char *hkt_trainer_mesh(const struct hkt_trainer *trainer);
 HKT_API int64_t hkt_trainer_data_bytes(const struct hkt_trainer *trainer);
 
 /** Bytes of the vectors that collectives of this rank worked on so far, by kind of parallelism ("dp", "tp", "sp", "pp", "ep");
- *  0 for another name. */
+ *  "scalars" (losses and norms); 0 for another name. */
 HKT_API uint64_t hkt_trainer_bytes(const struct hkt_trainer *trainer, const char *axis);
 /** Seconds that this rank stood still for communication of that kind so far. */
 HKT_API double hkt_trainer_waited(const struct hkt_trainer *trainer, const char *axis);
+/** Of the last step, by kind of parallelism and of collective: as counted, and as the formulas say without looking. Equal, but for
+ *  experts, to which an uneven routing sends more from one rank than from another: there the sums over all ranks are equal. */
+HKT_API HKT_NODISCARD enum hkt_status hkt_trainer_step_bytes(const struct hkt_trainer *trainer, struct hkt_step_bytes *out_counted,
+                                                             struct hkt_step_bytes *out_predicted);
 /** Most bytes held so far of one class: "param", "grad", "main_grad", "optimizer", "activation", "buffer", "comm". */
 HKT_API uint64_t hkt_trainer_memory(const struct hkt_trainer *trainer, const char *kind);
 

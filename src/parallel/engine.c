@@ -67,8 +67,7 @@ static enum hkt_status make_world(struct hkt__engine *e)
     world_axes(e->opts.mesh, axes, sizeof axes);
     rc = make_link(e, axes, hkt_mesh_nranks(e->opts.mesh), &e->world);
     e->world.stream = NULL;
-    e->world.traffic = &e->norms;
-    e->norms.timeline = e->opts.traffic != NULL ? e->opts.traffic->timeline : NULL;
+    e->world.axis = HKT__TRAFFIC_SCALARS;
     return rc;
 }
 

@@ -34,7 +34,7 @@ struct hkt__engine_opts {
     const struct hkt__own *own;        /* with unit_buckets in stages 2 and 3 */
     const struct hkt__math_ops *ops;   /* of the store type */
     struct hkt__memory *memory;
-    struct hkt__traffic *traffic;      /* borrowed; counts dp; NULL: not wanted */
+    struct hkt__traffic *traffic;      /* borrowed; counts dp, and the norm; NULL: not wanted */
     /* Told where elements of a unit lie now: from the beginning of its first bucket in stages 2 and 3; where nothing is
      * of it, NULL. In stages 0 and 1 nothing moves, and it is called once per flat buffer, with unit -1. */
     void (*bind)(void *arg, int unit, int flat, void *param, void *grad);
@@ -43,6 +43,7 @@ struct hkt__engine_opts {
     const char *shard_axis;            /* as in the ownership map; hybrid: the part of dp that shards; NULL: dp */
     const char *replica_axis;          /* hybrid: the other part; NULL: none */
     int prefetch;                      /* stage 3: units gathered ahead, at most HKT__PREFETCH_MAX */
+    int backward_first;                /* stage 3: lowest unit that backward comes to, so that none below is gathered ahead */
     bool overlap;                      /* communicate on a stream while the caller computes */
     bool keep_gathered;                /* stage 3: parameters stay from forward to backward */
     bool only_params;                  /* stage 0: no gradients, no moments: parameters are read, not trained */

@@ -10,7 +10,7 @@ static enum hkt_status waited(struct hkt__engine *e, enum hkt_status rc, int64_t
 {
     const struct hkt__span span = { .begin_ns = begin, .axis = HKT__TRAFFIC_DP };
 
-    hkt__timeline_waited(e->norms.timeline, HKT__SPAN_WAIT, &span);
+    hkt__timeline_waited(e->world.traffic->timeline, HKT__SPAN_WAIT, &span);
     return rc < 0 ? hkt__parallel_pass(rc, "data-parallel communication") : HKT_OK;
 }
 
@@ -119,11 +119,11 @@ static bool is_here(const struct hkt__engine *e, int number)
 
 static enum hkt_status use_params(struct hkt__engine *e, int number, unsigned use)
 {
-    const int step = (use & HKT__USE_BACKWARD) != 0 ? -1 : 1;
+    const int step = (use & HKT__USE_BACKWARD) != 0 ? -1 : 1, first = step < 0 ? e->opts.backward_first : 0;
     enum hkt_status rc = gather_both(e, number);
-    int ahead = 0;
+    int ahead = e->uses_all > 1 ? e->opts.prefetch : 0; /* a use inside another one is on no way to the next unit */
 
-    for (int u = number + step; ahead < e->opts.prefetch && u >= 0 && u < e->nunits && rc == HKT_OK; u += step) {
+    for (int u = number + step; ahead < e->opts.prefetch && u >= first && u < e->nunits && rc == HKT_OK; u += step) {
         if (is_here(e, u)) {
             rc = gather_both(e, u);
             ahead++;
@@ -254,6 +254,7 @@ enum hkt_status hkt__engine_begin(struct hkt__engine *e, int unit, unsigned use)
 
     if ((use & HKT__USE_PARAM) != 0 && e->opts.zero == 3) {
         e->uses[unit]++;
+        e->uses_all++;
         rc = use_params(e, unit, use);
     }
     for (int kind = 0; kind < HKT__FLAT_COUNT && rc == HKT_OK; kind++)
@@ -264,8 +265,10 @@ enum hkt_status hkt__engine_begin(struct hkt__engine *e, int unit, unsigned use)
 
 enum hkt_status hkt__engine_end(struct hkt__engine *e, int unit, unsigned use)
 {
-    if ((use & HKT__USE_PARAM) != 0 && e->opts.zero == 3 && --e->uses[unit] == 0
-        && ((use & HKT__USE_BACKWARD) != 0 || !e->opts.keep_gathered))
+    if ((use & HKT__USE_PARAM) == 0 || e->opts.zero < 3)
+        return HKT_OK;
+    e->uses_all--;
+    if (--e->uses[unit] == 0 && ((use & HKT__USE_BACKWARD) != 0 || !e->opts.keep_gathered))
         drop_params(e, unit);
     return HKT_OK;
 }

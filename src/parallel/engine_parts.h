@@ -35,11 +35,11 @@ struct hkt__engine {
     const struct hkt__math_ops *real_ops; /* of tensors in the real type */
     struct hkt__engine_flat flat[HKT__FLAT_COUNT];
     struct hkt__link world;    /* of the norm */
-    struct hkt__traffic norms; /* what the norm moves */
     struct hkt__traffic uncounted; /* in the place of opts.traffic where none is wanted */
     struct hkt_stream *stream; /* NULL: no overlap */
     int nunits;
     int *uses;                 /* [nunits] nested uses of parameters */
+    int uses_all;              /* their sum */
     void **param, **grad;      /* [nparams] */
     struct hkt__engine_unit **reducing; /* [2 * nunits] in the order they were started */
     int nreducing;

@@ -175,7 +175,7 @@ enum hkt_status hkt__engine_step(struct hkt__engine *e, double tokens, double lr
 
     if (rc == HKT_OK)
         rc = sum_squares(e, &squares);
-    hkt__timeline_computed(e->norms.timeline, "norm", -1, finished);
+    hkt__timeline_computed(e->world.traffic->timeline, "norm", -1, finished);
     if (rc < 0)
         return rc;
     const double mean = 1 / (tokens * e->loss_scale), norm = sqrt(hkt__exact_value(&squares)) * mean;
@@ -187,7 +187,7 @@ enum hkt_status hkt__engine_step(struct hkt__engine *e, double tokens, double lr
         const int64_t begin = hkt__timeline_now();
 
         rc = update(e, &u);
-        hkt__timeline_computed(e->norms.timeline, "update", -1, begin);
+        hkt__timeline_computed(e->world.traffic->timeline, "update", -1, begin);
         e->steps++;
     }
     adapt_scale(e, result.skipped);

@@ -21,7 +21,8 @@
     X(TP, "tp") /* inside a layer */                                                                                   \
     X(SP, "sp") /* the same, with the sequence cut */                                                                  \
     X(PP, "pp") /* between stages */                                                                                   \
-    X(EP, "ep") /* tokens to experts and back */
+    X(EP, "ep") /* tokens to experts and back */                                                                       \
+    X(SCALARS, "scalars") /* losses, counts and the norm, over all ranks */
 
 enum hkt__traffic_axis {
 #define HKT__TRAFFIC_ENUM(name, text) HKT__TRAFFIC_##name,

@@ -157,7 +157,10 @@ static enum hkt_status on_use(void *arg, int unit, enum hkt__gpt_use use)
 
 static enum hkt_status on_done(void *arg, int unit, enum hkt__gpt_use use)
 {
-    return hkt__engine_end(((struct hkt_trainer *)arg)->engine, unit, use_of(use));
+    struct hkt_trainer *t = arg;
+
+    /* Where no backward follows nothing is kept for it. */
+    return hkt__engine_end(t->engine, unit, use_of(use) | (t->is_evaluating ? HKT__USE_BACKWARD : 0u));
 }
 
 static enum hkt_status on_grad(void *arg, int unit, int micro, int is_last)
@@ -170,6 +173,12 @@ static enum hkt_status on_grad(void *arg, int unit, int micro, int is_last)
 
 const struct hkt__gpt_hooks hkt__train_hooks = { NULL, on_use, on_done, on_grad };
 
+/* The gradient of the lookup needs no parameters, but only a schedule that splits backward leaves them alone. */
+static int backward_first(const struct hkt_trainer *t)
+{
+    return hkt_mesh_coord(t->mesh, "pp", t->rank) == 0 && t->config.layout.schedule != HKT_PIPE_ZB_H1 ? 0 : 1;
+}
+
 static enum hkt_status make_engine(struct hkt_trainer *t)
 {
     const struct hkt_train_config *c = &t->config;
@@ -177,7 +186,7 @@ static enum hkt_status make_engine(struct hkt_trainer *t)
         .mesh = t->mesh, .own = hkt__gpt_own(t->gpt), .ops = hkt__gpt_ops(t->gpt), .memory = &t->memory,
         .traffic = hkt__gpt_traffic(t->gpt), .bind = bind, .bind_arg = t, .zero = c->layout.zero,
         .shard_axis = is_hybrid(&c->layout) ? "inner" : NULL, .replica_axis = is_hybrid(&c->layout) ? "outer" : NULL,
-        .prefetch = c->prefetch, .overlap = c->overlap != 0, .keep_gathered = c->keep_gathered != 0,
+        .prefetch = c->prefetch, .backward_first = backward_first(t), .overlap = c->overlap != 0, .keep_gathered = c->keep_gathered != 0,
         .reduce_every = c->reduce_every != 0,
         .optimizer = c->optimizer == HKT_TRAIN_SGD ? HKT__SGD : HKT__ADAMW, .beta1 = c->beta1, .beta2 = c->beta2,
         .eps = c->eps, .weight_decay = c->weight_decay, .momentum = c->momentum, .clip = c->clip,

@@ -30,12 +30,20 @@ struct hkt_trainer {
     int64_t step; /* made so far, skipped ones included */
     struct hkt__save *save;
     char hf_config[HKT__HF_CONFIG_MAX]; /* lent to saves */
+    bool is_evaluating;
+    struct hkt__traffic step_traffic; /* of the last step */
+    int64_t dropped;                  /* in it, on this rank */
 };
 
 /** The model of a training configuration. Its own axes, not yet cut: what the files of a checkpoint hold. */
 struct hkt__gpt_config hkt__train_model(const struct hkt_train_config *config);
 /** The hooks by which the model reaches the engine. arg is the trainer. */
 extern const struct hkt__gpt_hooks hkt__train_hooks;
+
+/** Keep what was counted since `before` as that of the last step. */
+void hkt__train_note_traffic(struct hkt_trainer *trainer, const struct hkt__traffic *before);
+/** The last step, as the formulas need it. */
+struct hkt_step_opts hkt__train_step_opts(const struct hkt_trainer *trainer);
 
 /* The shape of a model as texts of a checkpoint. */
 #define HKT__SHAPE_FIELDS_MAX 24

@@ -59,7 +59,9 @@ struct totals {
 /* Of tensor-parallel ranks, which have the same, one speaks. Loss and tokens are 0 but on the last stage. */
 static enum hkt_status add_up(struct hkt_trainer *t, const struct hkt__gpt_result *result, struct totals *totals)
 {
-    enum hkt_status rc = HKT_OK;
+    const struct hkt__link world = { .comm = t->comm, .traffic = hkt__gpt_traffic(t->gpt), .axis = HKT__TRAFFIC_SCALARS,
+                                     .size = t->nranks, .rank = t->rank };
+    enum hkt_status rc;
 
     memset(totals, 0, sizeof *totals);
     if (hkt_mesh_coord(t->mesh, "tp", t->rank) == 0) {
@@ -73,15 +75,9 @@ static enum hkt_status add_up(struct hkt_trainer *t, const struct hkt__gpt_resul
 
     for (size_t i = 0; i < 3; i++)
         hkt__exact_settle(sums[i]);
-    const struct hkt__span span = { .begin_ns = hkt__timeline_now(), .name = "loss", .number = sizeof *totals,
-                                    .axis = HKT__TRAFFIC_DP };
-
-    if (t->comm != NULL)
-        rc = hkt_all_reduce(totals, totals, sizeof *totals / sizeof(int64_t), HKT_INT64, HKT_SUM, t->comm, NULL);
-    if (t->comm != NULL)
-        hkt__timeline_waited(&t->timeline, HKT__SPAN_CALL, &span);
+    rc = hkt__link_all_reduce(&world, totals, sizeof *totals / sizeof(int64_t), HKT_INT64, HKT_SUM);
     if (rc < 0)
-        return hkt__parallel_pass(rc, "adding up the loss");
+        return rc;
     for (size_t i = 0; i < 3; i++)
         hkt__exact_settle(sums[i]);
     return HKT_OK;
@@ -100,6 +96,7 @@ static enum hkt_status run_model(struct hkt_trainer *t, const struct hkt_pipe *p
     memset(&result, 0, sizeof result);
     const enum hkt_status rc = hkt__gpt_forward_backward(t->gpt, &step, &result);
 
+    t->dropped = result.dropped;
     return rc == HKT_OK ? add_up(t, &result, totals) : rc;
 }
 
@@ -125,6 +122,7 @@ enum hkt_status hkt_trainer_step(struct hkt_trainer *t, struct hkt_train_report 
     const int64_t begin = hkt__timeline_now(), waited = waited_ns(t), number = t->step + 1;
     struct hkt__engine_result result;
     struct hkt_train_report report = { .step = number, .lr = rate(&t->config, number) };
+    const struct hkt__traffic before = *hkt__gpt_traffic(t->gpt);
     struct totals totals;
     enum hkt_status rc = hkt__engine_start(t->engine);
 
@@ -148,6 +146,7 @@ enum hkt_status hkt_trainer_step(struct hkt_trainer *t, struct hkt_train_report 
     report.comm_seconds = (double)(waited_ns(t) - waited) * 1e-9;
     hkt__timeline_settle(&t->timeline);
     note_memory(t, &report);
+    hkt__train_note_traffic(t, &before);
     *out_report = report;
     return HKT_OK;
 }
@@ -165,8 +164,10 @@ enum hkt_status hkt_trainer_evaluate(struct hkt_trainer *t, int batches, double 
         struct totals totals;
 
         fill(t, b, take_held);
+        t->is_evaluating = true;
         const enum hkt_status rc = run_model(t, t->forward, b, &totals);
 
+        t->is_evaluating = false;
         if (rc < 0)
             return rc;
         hkt__exact_merge(&loss, &totals.loss);

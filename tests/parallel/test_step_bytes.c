@@ -1,0 +1,363 @@
+/* What could break: a collective that the formulas do not know, or know too well: bytes counted in a step differ from those
+ * predicted, for some ZeRO stage, schedule, kind of recompute, cut of sequence, experts or type; in a later step, or after an
+ * evaluation, they are others; memory held of a class is not what its formula says. Every rank compares every kind of parallelism
+ * and of collective, exactly; experts in the sum over ranks. Closed forms of the papers hold for the plainest cases. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "hocket/parallel.h"
+#include "parallel/train_state.h"
+#include "ranks.h"
+
+/* A row of the table. */
+struct mode {
+    const char *name;
+    int nranks, dp, tp, pp, ep, zero, shard, sp, chunks;
+    enum hkt_pipe_kind schedule;
+    enum hkt_recompute recompute;
+    int every, keep, prefetch, no_overlap;
+    int experts, is_modern, is_untied; /* modern: RMS norm, gated, rotary, no biases */
+    double capacity;
+    enum hkt_dtype dtype; /* 0: F32 */
+    double loss_scale;
+};
+
+#define GPIPE HKT_PIPE_GPIPE
+#define INTERLEAVED HKT_PIPE_INTERLEAVED
+#define ZB HKT_PIPE_ZB_H1
+#define SELECTIVE HKT_RECOMPUTE_SELECTIVE
+#define FULL HKT_RECOMPUTE_FULL
+
+static const struct mode modes[] = {
+    { "one rank", .nranks = 1 },
+    { "dp, stage 0", .nranks = 3, .dp = 3, .no_overlap = 1 },
+    { "dp, stage 1", .nranks = 2, .dp = 2, .zero = 1 },
+    { "dp, stage 1, bf16, loss scale", .nranks = 2, .dp = 2, .zero = 1, .dtype = HKT_BF16, .loss_scale = 1024 },
+    { "dp, stage 2", .nranks = 3, .dp = 3, .zero = 2 },
+    { "dp, stage 2, reduced every micro-batch", .nranks = 2, .dp = 2, .zero = 2, .every = 1 },
+    { "dp, stage 3", .nranks = 3, .dp = 3, .zero = 3, .prefetch = 1 },
+    { "dp, stage 3, untied, no prefetch", .nranks = 2, .dp = 2, .zero = 3, .is_untied = 1, .no_overlap = 1 },
+    { "dp, stage 3, kept, prefetch 3", .nranks = 2, .dp = 2, .zero = 3, .keep = 1, .prefetch = 3 },
+    { "dp, stage 3, kept, untied, every, bf16", .nranks = 2, .dp = 2, .zero = 3, .keep = 1, .every = 1, .is_untied = 1, .dtype = HKT_BF16 },
+    { "dp, stage 3, zb-h1 on one stage", .nranks = 2, .dp = 2, .zero = 3, .schedule = ZB, .prefetch = 9 },
+    { "dp, stage 3, zb-h1, kept, untied", .nranks = 2, .dp = 2, .zero = 3, .schedule = ZB, .keep = 1, .is_untied = 1, .prefetch = 1 },
+    { "hybrid, stage 1", .nranks = 4, .dp = 4, .zero = 1, .shard = 2 },
+    { "hybrid, stage 2, every", .nranks = 4, .dp = 4, .zero = 2, .shard = 2, .every = 1 },
+    { "hybrid, stage 3", .nranks = 4, .dp = 4, .zero = 3, .shard = 2, .prefetch = 2 },
+    { "tp", .nranks = 2, .tp = 2 },
+    { "tp, modern", .nranks = 2, .tp = 2, .is_modern = 1, .is_untied = 1 },
+    { "tp, copied heads", .nranks = 4, .tp = 4 },
+    { "tp, selective", .nranks = 2, .tp = 2, .recompute = SELECTIVE },
+    { "tp, full, bf16", .nranks = 2, .tp = 2, .recompute = FULL, .dtype = HKT_BF16 },
+    { "sp", .nranks = 2, .tp = 2, .sp = 1 },
+    { "sp, modern", .nranks = 2, .tp = 2, .sp = 1, .is_modern = 1 },
+    { "sp, full", .nranks = 2, .tp = 2, .sp = 1, .recompute = FULL },
+    { "sp, copied heads, bf16", .nranks = 4, .tp = 4, .sp = 1, .dtype = HKT_BF16 },
+    { "pp, gpipe", .nranks = 2, .pp = 2, .schedule = GPIPE },
+    { "pp, 1f1b", .nranks = 3, .pp = 3 },
+    { "pp, 1f1b, untied", .nranks = 2, .pp = 2, .is_untied = 1 },
+    { "pp, interleaved", .nranks = 2, .pp = 2, .schedule = INTERLEAVED, .chunks = 2 },
+    { "pp, zb-h1, bf16", .nranks = 2, .pp = 2, .schedule = ZB, .dtype = HKT_BF16 },
+    { "pp, sp", .nranks = 4, .tp = 2, .pp = 2, .sp = 1, .recompute = SELECTIVE },
+    { "pp, interleaved, stage 3", .nranks = 4, .dp = 2, .pp = 2, .zero = 3, .schedule = INTERLEAVED, .chunks = 2, .prefetch = 1 },
+    { "pp, zb-h1, stage 3", .nranks = 4, .dp = 2, .pp = 2, .zero = 3, .schedule = ZB, .prefetch = 2 },
+    { "pp, zb-h1, stage 3, kept, every", .nranks = 4, .dp = 2, .pp = 2, .zero = 3, .schedule = ZB, .keep = 1, .every = 1 },
+    { "pp, 1f1b, stage 2, every, tied", .nranks = 4, .dp = 2, .pp = 2, .zero = 2, .every = 1 },
+    { "pp, gpipe, stage 3, kept, full", .nranks = 4, .dp = 2, .pp = 2, .zero = 3, .keep = 1, .schedule = GPIPE, .recompute = FULL },
+    { "experts, ep", .nranks = 2, .dp = 2, .ep = 2, .experts = 4 },
+    { "experts, ep, dropped", .nranks = 2, .dp = 2, .ep = 2, .experts = 4, .capacity = 0.8 },
+    { "experts, ep, full, stage 3", .nranks = 4, .dp = 4, .ep = 2, .experts = 4, .zero = 3, .recompute = FULL },
+    { "experts, tp, ep, stage 1", .nranks = 4, .dp = 2, .tp = 2, .ep = 2, .experts = 4, .zero = 1 },
+    { "experts, sp, ep, stage 2", .nranks = 4, .dp = 2, .tp = 2, .ep = 2, .sp = 1, .experts = 2, .zero = 2 },
+    { "experts, no ep, hybrid", .nranks = 4, .dp = 4, .experts = 3, .zero = 2, .shard = 2 },
+    { "experts, pp, ep", .nranks = 4, .dp = 2, .pp = 2, .ep = 2, .experts = 2, .schedule = ZB, .zero = 1 },
+    { "all of it", .nranks = 8, .dp = 2, .tp = 2, .pp = 2, .ep = 2, .sp = 1, .experts = 2, .zero = 3, .prefetch = 1, .schedule = INTERLEAVED,
+      .chunks = 2, .recompute = FULL, .dtype = HKT_BF16 },
+};
+enum { MODES = sizeof modes / sizeof modes[0], MICROS = 3, LAYERS = 4 };
+
+static char folder[] = "/tmp/hocket-test-step-bytes-XXXXXX";
+static char text_path[256];
+
+static int or_one(int value)
+{
+    return value > 0 ? value : 1;
+}
+
+static struct hkt_train_config config_of(const struct mode *m)
+{
+    struct hkt_train_config c = hkt_train_defaults();
+
+    c.shape = (struct hkt_shape){ .layers = LAYERS, .heads = 4, .kv_heads = 2, .hidden = 10, .head_dim = 4, .ffn = 7, .vocab = 269,
+                                  .positions = m->is_modern ? 0 : 9, .biases = !m->is_modern, .tied = !m->is_untied,
+                                  .gated = m->is_modern, .experts = m->experts, .top_k = m->experts > 0 ? 2 : 0 };
+    c.layout = (struct hkt_layout){ .dp = m->dp, .tp = m->tp, .pp = m->pp, .ep = m->ep, .zero = m->zero, .shard = m->shard,
+                                    .sequence_parallel = m->sp, .chunks = m->chunks,
+                                    .schedule = m->schedule == HKT_PIPE_FORWARD ? HKT_PIPE_1F1B : m->schedule,
+                                    .global_batch = MICROS * or_one(m->dp), .micro_batch = 1, .seq = 8 };
+    c.norm = m->is_modern ? HKT_TRAIN_RMS_NORM : HKT_TRAIN_LAYER_NORM;
+    c.data = text_path;
+    c.held_out = 0.2;
+    c.dtype = m->dtype == 0 ? HKT_F32 : m->dtype;
+    c.capacity_factor = m->capacity;
+    c.loss_scale = m->loss_scale;
+    c.recompute = m->recompute;
+    c.keep_gathered = m->keep;
+    c.reduce_every = m->every;
+    c.overlap = !m->no_overlap;
+    c.prefetch = m->prefetch;
+    c.bucket_bytes = m->zero < 2 ? 4096 : 0;
+    return c;
+}
+
+static void require_ok(struct ranks_rank *rank, enum hkt_status got, const char *what)
+{
+    ranks_require(rank, got == HKT_OK, "%s: %s", what, hkt_parallel_last_error());
+}
+
+/* ---- bytes of collectives ---- */
+
+static void require_equal(struct ranks_rank *rank, const char *axis, const struct hkt_coll_bytes *got,
+                          const struct hkt_coll_bytes *want)
+{
+    static const char *const names[] = { "all-reduce", "reduce-scatter", "all-gather", "all-to-all", "send" };
+    const double got_all[] = { got->all_reduce, got->reduce_scatter, got->all_gather, got->all_to_all, got->send };
+    const double want_all[] = { want->all_reduce, want->reduce_scatter, want->all_gather, want->all_to_all, want->send };
+    const struct mode *m = rank->arg;
+
+    for (int i = 0; i < 5; i++)
+        ranks_require(rank, got_all[i] == want_all[i], "%s: %s of %s counts %.0f bytes, the formula says %.0f", m->name, names[i], axis,
+                      got_all[i], want_all[i]);
+}
+
+static void compare(struct ranks_rank *rank, const struct hkt_trainer *t)
+{
+    struct hkt_step_bytes got, want;
+    double ep[2];
+
+    require_ok(rank, hkt_trainer_step_bytes(t, &got, &want), "the formula");
+    require_equal(rank, "dp", &got.dp, &want.dp);
+    require_equal(rank, "tp", &got.tp, &want.tp);
+    require_equal(rank, "sp", &got.sp, &want.sp);
+    require_equal(rank, "pp", &got.pp, &want.pp);
+    require_equal(rank, "scalars", &got.scalars, &want.scalars);
+    ep[0] = hkt_coll_bytes_sum(&got.ep);
+    ep[1] = hkt_coll_bytes_sum(&want.ep);
+    if (rank->nranks > 1)
+        ranks_require_ok(rank, hkt_all_reduce(ep, ep, 2, HKT_F64, HKT_SUM, rank->comm, NULL), "sum");
+    ranks_require(rank, ep[0] == ep[1] && got.ep.all_to_all == hkt_coll_bytes_sum(&got.ep),
+                  "%s: to experts %.0f bytes, the formula says %.0f", ((const struct mode *)rank->arg)->name, ep[0], ep[1]);
+}
+
+/* ---- bytes of memory ---- */
+
+/* A unit in whole buckets: what stages 2 and 3 gather or reduce at once. */
+static double largest_unit(const struct hkt_trainer *t)
+{
+    int64_t largest = 0;
+
+    for (int kind = 0; kind < HKT__FLAT_COUNT; kind++)
+        for (int u = 0; u < hkt__gpt_units(t->gpt); u++) {
+            const int64_t count = hkt__gpt_own(t->gpt)->flat[kind]->padded > 0 ? hkt__gpt_unit_range(t->gpt, u, kind).count : 0;
+
+            largest = count > largest ? count : largest;
+        }
+    return (double)largest;
+}
+
+/* Parameters, gradients and optimizer by hkt_count_state, of both flat buffers, each sharded over its own ranks. */
+static void check_memory(struct ranks_rank *rank, const struct hkt_trainer *t)
+{
+    const struct mode *m = rank->arg;
+    const bool has_master = t->config.dtype == HKT_BF16;
+    struct hkt_state_bytes want = { 0 };
+    struct hkt_param_bytes recipe;
+    double whole = 0;
+
+    require_ok(rank, hkt_param_bytes_parse(has_master ? "mixed18" : "f32-16", &recipe), "recipe");
+    for (int kind = 0; kind < HKT__FLAT_COUNT; kind++) {
+        const struct hkt_flat *flat = hkt__gpt_own(t->gpt)->flat[kind];
+        const struct hkt_state_bytes part = hkt_count_state((double)flat->padded, &recipe, m->zero, flat->shards);
+
+        want.param += part.param;
+        want.grad += part.grad;
+        want.optimizer += part.optimizer;
+        whole += (double)flat->padded * recipe.grad;
+    }
+    const double param = (double)hkt_trainer_memory(t, "param"), optimizer = (double)hkt_trainer_memory(t, "optimizer");
+    const double grad = (double)hkt_trainer_memory(t, has_master ? "main_grad" : "grad");
+    const double other = (double)hkt_trainer_memory(t, has_master ? "grad" : "main_grad");
+
+    ranks_require(rank, param == want.param && optimizer == want.optimizer && other == 0,
+                  "%s: %.0f bytes of parameters, not %.0f; %.0f of state, not %.0f", m->name, param, want.param, optimizer,
+                  want.optimizer);
+    /* Stages 2 and 3: besides the shards whole gradients, of all units until the last micro-batch, or of those that are at work: two
+     * and, tied, the embedding. */
+    const double unit = largest_unit(t) * recipe.grad, work = m->every ? (double)(4 + !m->is_untied) * unit : whole;
+
+    ranks_require(rank, m->zero < 2 ? grad == want.grad : grad > want.grad && grad <= want.grad + work,
+                  "%s: %.0f bytes of gradients, not %.0f", m->name, grad, want.grad);
+    if (m->zero >= 2 && !m->every)
+        ranks_require(rank, grad == want.grad + whole, "%s: %.0f bytes of gradients, not %.0f and, whole, %.0f", m->name, grad, want.grad,
+                      whole);
+}
+
+static void run(struct ranks_rank *rank)
+{
+    const struct hkt_train_config config = config_of(rank->arg);
+    struct hkt_trainer *t = NULL;
+    double held_out;
+
+    require_ok(rank, hkt_trainer_create(&config, rank->comm, &t), "create");
+    for (int step = 0; step < 3; step++) {
+        struct hkt_train_report report;
+
+        require_ok(rank, hkt_trainer_step(t, &report), "step");
+        compare(rank, t);
+        if (step == 1)
+            require_ok(rank, hkt_trainer_evaluate(t, 1, &held_out), "evaluate"); /* leaves nothing behind */
+        if (config.capacity_factor > 0)
+            ranks_require(rank, report.dropped > 0, "nothing was dropped");
+    }
+    check_memory(rank, t);
+    require_ok(rank, hkt_trainer_destroy(t), "destroy");
+}
+
+static void counted_is_predicted(void **state)
+{
+    (void)state;
+    for (int i = 0; i < MODES; i++) {
+        struct mode mode = modes[i];
+        const struct ranks_job job = { .kind = RANKS_THREADS, .nranks = mode.nranks, .leaves_descriptors = true, .fn = run, .arg = &mode };
+
+        if (ranks_small() && i % 4 != 0 && i != MODES - 1)
+            continue;
+        ranks_run(&job);
+    }
+}
+
+/* ---- closed forms ---- */
+
+static struct hkt_step_bytes count(struct hkt_step_opts opts)
+{
+    struct hkt_step_bytes bytes;
+
+    opts.element_bytes = 2;
+    opts.real_bytes = 4;
+    if (hkt_count_step(&opts, &bytes) != HKT_OK)
+        fail_msg("%s", hkt_parallel_last_error());
+    return bytes;
+}
+
+/* ZeRO: stages 1 and 2 move what stage 0 does where gradients have the parameters' size, stage 3 half as much again. */
+static void stages_in_the_paper(void **state)
+{
+    const double n = 1e6;
+    struct hkt_step_opts o = { .shape = { .layers = 1, .heads = 1, .hidden = 8, .vocab = 8 },
+                               .layout = { .nranks = 4, .dp = 4, .global_batch = 4, .micro_batch = 1, .seq = 8, .schedule = HKT_PIPE_1F1B },
+                               .dense = { n, 0 }, .layers = 1 };
+
+    (void)state;
+    const struct hkt_coll_bytes plain = count(o).dp;
+
+    assert_true(plain.all_reduce == 4 * n && hkt_coll_bytes_sum(&plain) == 4 * n);
+    o.layout.zero = 1;
+    assert_true(count(o).dp.reduce_scatter == 4 * n && count(o).dp.all_gather == 2 * n);
+    o.layout.zero = 3;
+    assert_true(count(o).dp.reduce_scatter == 4 * n && count(o).dp.all_gather == 4 * n);
+    o.keep_gathered = 1;
+    assert_true(count(o).dp.all_gather == 2 * n);
+    /* Eight micro-batches, each reduced and gathered twice. */
+    o.keep_gathered = 0;
+    o.reduce_every = 1;
+    o.layout.global_batch = 32;
+    assert_true(count(o).dp.reduce_scatter == 32 * n && count(o).dp.all_gather == 32 * n);
+    o.layout.shard = 2;
+    assert_true(count(o).dp.all_reduce == 8 * n / 2 * 4);
+}
+
+/* A layer of Megatron: four all-reduces; with its sequence cut, as many bytes in gathers and scatters. */
+static void layers_of_megatron(void **state)
+{
+    struct hkt_step_opts o = { .shape = { .layers = 6, .heads = 4, .hidden = 64, .vocab = 100 },
+                               .layout = { .nranks = 12, .tp = 4, .pp = 3, .global_batch = 5, .micro_batch = 1, .seq = 32,
+                                           .schedule = HKT_PIPE_1F1B },
+                               .stage = 1, .layers = 2 };
+    const double message = hkt_message_bytes(32, 1, 64, 2);
+
+    (void)state;
+    assert_true(hkt_wire_all_reduce(count(o).tp.all_reduce, 4) == 5 * 2 * hkt_tp_layer_bytes(message, 4, 4));
+    assert_true(count(o).pp.send == 5 * 2 * message);
+    const double cut = hkt_wire_all_reduce(count(o).tp.all_reduce, 4);
+
+    o.layout.sequence_parallel = 1;
+    const struct hkt_step_bytes sp = count(o);
+
+    assert_true(sp.tp.all_reduce == 0);
+    assert_true(hkt_wire_all_gather(sp.sp.all_gather, 4) + hkt_wire_reduce_scatter(sp.sp.reduce_scatter, 4) == cut);
+    assert_true(sp.sp.all_reduce == 2 * 2 * 64 * 4); /* norms: no biases here */
+    assert_true(sp.pp.send == 5 * 2 * hkt_pp_message_bytes(message, 4, 1));
+    o.recompute = HKT_RECOMPUTE_FULL;
+    assert_true(count(o).sp.all_gather == sp.sp.all_gather * 1.5 && count(o).sp.reduce_scatter == sp.sp.reduce_scatter * 1.25);
+}
+
+static void experts_and_refusals(void **state)
+{
+    struct hkt_step_opts o = { .shape = { .layers = 2, .heads = 4, .hidden = 64, .vocab = 100, .experts = 8, .top_k = 2 },
+                               .layout = { .nranks = 4, .dp = 4, .ep = 4, .global_batch = 12, .micro_batch = 1, .seq = 32,
+                                           .schedule = HKT_PIPE_1F1B },
+                               .layers = 2, .expert_layers = 2, .pairs = 3 * 32 * 2 * 2 };
+    struct hkt_step_bytes bytes = { .pp.send = 77 };
+
+    (void)state;
+    const double counts = 3 * 2 * 8 * 8;
+
+    assert_true(hkt_wire_all_to_all(count(o).ep.all_to_all - counts, 4) == 3 * 2 * hkt_ep_layer_bytes(32, 2, 64, 2, 4));
+    assert_true(count(o).dp.all_reduce == 0);
+    o.stage = 1;
+    assert_int_equal(hkt_count_step(&o, &bytes), HKT_ERR_INVALID);
+    assert_non_null(strstr(hkt_parallel_last_error(), "stage 1 of pp 1"));
+    o.layout.dp = 5;
+    assert_int_equal(hkt_count_step(&o, &bytes), HKT_ERR_INVALID);
+    assert_true(bytes.pp.send == 77);
+}
+
+static int make_text(void **state)
+{
+    FILE *file;
+
+    (void)state;
+    if (mkdtemp(folder) == NULL)
+        return -1;
+    snprintf(text_path, sizeof text_path, "%s/text", folder);
+    file = fopen(text_path, "wb");
+    for (int i = 0; file != NULL && i < 2000; i++)
+        fprintf(file, "%d sheep, ", i * i % 997);
+    return file == NULL || fclose(file) != 0 ? -1 : 0;
+}
+
+static int remove_text(void **state)
+{
+    (void)state;
+    return unlink(text_path) != 0 || rmdir(folder) != 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(counted_is_predicted),
+        cmocka_unit_test(stages_in_the_paper),
+        cmocka_unit_test(layers_of_megatron),
+        cmocka_unit_test(experts_and_refusals),
+    };
+
+    return cmocka_run_group_tests_name("step_bytes", tests, make_text, remove_text);
+}
