@@ -95,17 +95,26 @@ static int one_step(struct run *run, long step)
     return TOOL_OK;
 }
 
-static int write_files(const struct run *run)
+/* Collective. */
+static int finish_log(const struct run *run)
 {
     const struct train_options *o = &run->options;
-    int code = TOOL_OK;
+    struct train_bytes bytes;
+    int code;
 
-    if (!run->speaks || run->count == 0)
+    if (run->count == 0)
         return TOOL_OK;
+    code = train_add_bytes(run->trainer, run->comm, &bytes);
+    if (!run->speaks || code != TOOL_OK)
+        return code;
+    if (hkt_comm_size(run->comm) > 1)
+        train_print_bytes(&bytes);
     if (o->svg != NULL)
         code = train_write_svg(o->svg, run->points, run->count);
+    const struct train_log log = { o, run->trainer, run->points, run->count, &bytes };
+
     if (o->json != NULL && code == TOOL_OK)
-        code = train_write_json(o->json, o, run->trainer, run->points, run->count);
+        code = train_write_json(o->json, &log);
     return code;
 }
 
@@ -131,7 +140,7 @@ static int train(struct run *run)
         code = one_step(run, step);
     if (code == TOOL_OK && o->trace != NULL && run->count > 0 && hkt_trainer_trace_write(run->trainer, o->trace) < 0)
         return failed(run, "--trace");
-    return code == TOOL_OK ? write_files(run) : code;
+    return code == TOOL_OK ? finish_log(run) : code;
 }
 
 static int close_run(struct run *run, int code)

@@ -22,9 +22,25 @@ struct train_point {
     double held_out; /* NAN: not measured here */
 };
 
+/** Bytes of the last step by kind of parallelism, in the order of train_axes, all ranks together. */
+enum { TRAIN_AXES = 6 };
+extern const char *const train_axes[TRAIN_AXES + 1]; /* ends in NULL */
+struct train_bytes {
+    double counted[TRAIN_AXES], predicted[TRAIN_AXES];
+};
+/** Collective. Returns an exit code, and has said why. */
+int train_add_bytes(const struct hkt_trainer *trainer, struct hkt_comm *comm, struct train_bytes *out_bytes);
+void train_print_bytes(const struct train_bytes *bytes);
+
 /** Write the loss over steps as SVG, or the whole run as JSON. Returns an exit code. */
 int train_write_svg(const char *path, const struct train_point *points, long count);
-int train_write_json(const char *path, const struct train_options *options, const struct hkt_trainer *trainer,
-                     const struct train_point *points, long count);
+struct train_log {
+    const struct train_options *options;
+    const struct hkt_trainer *trainer;
+    const struct train_point *points;
+    long count;
+    const struct train_bytes *bytes;
+};
+int train_write_json(const char *path, const struct train_log *log);
 
 #endif

@@ -153,20 +153,71 @@ static cJSON *point_json(const struct train_point *point)
     return root;
 }
 
-int train_write_json(const char *path, const struct train_options *options, const struct hkt_trainer *trainer,
-                     const struct train_point *points, long count)
+/* ---- what was sent ---- */
+
+const char *const train_axes[TRAIN_AXES + 1] = { "dp", "tp", "sp", "pp", "ep", "scalars", NULL };
+
+static void sums_of(const struct hkt_step_bytes *b, double out[TRAIN_AXES])
 {
-    static const char *const axes[] = { "dp", "tp", "sp", "pp", "ep", NULL };
+    const struct hkt_coll_bytes *const all[TRAIN_AXES] = { &b->dp, &b->tp, &b->sp, &b->pp, &b->ep, &b->scalars };
+
+    for (int i = 0; i < TRAIN_AXES; i++)
+        out[i] = hkt_coll_bytes_sum(all[i]);
+}
+
+int train_add_bytes(const struct hkt_trainer *trainer, struct hkt_comm *comm, struct train_bytes *out_bytes)
+{
+    struct hkt_step_bytes counted, predicted;
+
+    if (hkt_trainer_step_bytes(trainer, &counted, &predicted) < 0) {
+        hkt_tool_say("train", "%s", hkt_parallel_last_error());
+        return TOOL_FAILED;
+    }
+    sums_of(&counted, out_bytes->counted);
+    sums_of(&predicted, out_bytes->predicted);
+    if (hkt_all_reduce(out_bytes, out_bytes, 2 * TRAIN_AXES, HKT_F64, HKT_SUM, comm, NULL) < 0) {
+        hkt_tool_say("train", "adding up bytes: %s", hkt_last_error());
+        return TOOL_FAILED;
+    }
+    return TOOL_OK;
+}
+
+void train_print_bytes(const struct train_bytes *bytes)
+{
+    printf("bytes of the last step, all ranks together\n%8s %16s %16s\n", "", "counted", "by formula");
+    for (int i = 0; i < TRAIN_AXES; i++)
+        if (bytes->counted[i] > 0 || bytes->predicted[i] > 0)
+            printf("%8s %16.0f %16.0f\n", train_axes[i], bytes->counted[i], bytes->predicted[i]);
+    fflush(stdout);
+}
+
+static cJSON *step_bytes_json(const struct train_bytes *bytes)
+{
+    cJSON *root = cJSON_CreateObject();
+
+    for (int i = 0; i < TRAIN_AXES; i++) {
+        cJSON *row = cJSON_AddObjectToObject(root, train_axes[i]);
+
+        cJSON_AddNumberToObject(row, "counted", bytes->counted[i]);
+        cJSON_AddNumberToObject(row, "by_formula", bytes->predicted[i]);
+    }
+    return root;
+}
+
+int train_write_json(const char *path, const struct train_log *log)
+{
+    const struct hkt_trainer *trainer = log->trainer;
     static const char *const classes[] = { "param", "grad", "main_grad", "optimizer", "activation", "buffer", "comm", NULL };
     cJSON *root = cJSON_CreateObject(), *steps = cJSON_CreateArray();
     FILE *file = fopen(path, "w");
 
-    cJSON_AddItemToObject(root, "run", layout_json(options, trainer));
-    cJSON_AddItemToObject(root, "bytes_of_rank_0", counted_json(trainer, axes, hkt_trainer_bytes));
-    cJSON_AddItemToObject(root, "waited_seconds_of_rank_0", waited_json(trainer, axes));
+    cJSON_AddItemToObject(root, "run", layout_json(log->options, trainer));
+    cJSON_AddItemToObject(root, "bytes_of_rank_0", counted_json(trainer, train_axes, hkt_trainer_bytes));
+    cJSON_AddItemToObject(root, "bytes_of_the_last_step", step_bytes_json(log->bytes));
+    cJSON_AddItemToObject(root, "waited_seconds_of_rank_0", waited_json(trainer, train_axes));
     cJSON_AddItemToObject(root, "peak_memory_of_rank_0", counted_json(trainer, classes, hkt_trainer_memory));
-    for (long i = 0; i < count; i++)
-        cJSON_AddItemToArray(steps, point_json(&points[i]));
+    for (long i = 0; i < log->count; i++)
+        cJSON_AddItemToArray(steps, point_json(&log->points[i]));
     cJSON_AddItemToObject(root, "steps", steps);
     char *text = cJSON_Print(root);
     const bool is_ok = file != NULL && text != NULL && fputs(text, file) >= 0 && fputc('\n', file) >= 0;

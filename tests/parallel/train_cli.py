@@ -49,6 +49,10 @@ def loss_falls(folder):
     require(0 < steps[-1]['held_out_loss'] < steps[0]['loss'] - 1, 'the held-out loss falls too', result)
     require(data['run']['mesh'] == 'tp:2 dp:2 pp:1' and data['bytes_of_rank_0']['dp'] > 0 and
             data['bytes_of_rank_0']['tp'] > 0 and data['bytes_of_rank_0']['pp'] == 0, 'the log says what was sent', result)
+    sent = data['bytes_of_the_last_step']
+    require(all(row['counted'] == row['by_formula'] for row in sent.values()) and sent['dp']['counted'] > 0 and
+            sent['tp']['counted'] > 0 and sent['scalars']['counted'] > 0, f'what was sent is what formulas say: {sent}', result)
+    require('by formula' in result.stdout, 'it is printed beside', result)
     require(data['peak_memory_of_rank_0']['optimizer'] > 0, 'the log says what was held', result)
     require('polyline' in xml.dom.minidom.parse(curve).toxml(), 'the curve is SVG')
     lines = [line for line in result.stdout.splitlines() if 'held out' in line or 'tokens/s' in line]
@@ -58,8 +62,8 @@ def loss_falls(folder):
 def traces(folder):
     """Every rank shows what it computed, on its stream and between; nothing overlaps without a stream."""
     where, log = os.path.join(folder, 'trace.json'), os.path.join(folder, 'traced.json')
-    for layout, axes, has_stream in ((['--dp', '2', '--pp', '2'], {'dp', 'pp'}, True),
-                                     (['--dp', '2', '--tp', '2', '--no-overlap'], {'dp', 'tp'}, False)):
+    for layout, axes, has_stream in ((['--dp', '2', '--pp', '2'], {'dp', 'pp', 'scalars'}, True),
+                                     (['--dp', '2', '--tp', '2', '--no-overlap'], {'dp', 'tp', 'scalars'}, False)):
         result = run(4, 'train', '--steps', '4', '--trace', where, '--json', log, *layout, *TINY)
         require(result.returncode == 0, 'a traced run', result)
         if result.returncode != 0:
