@@ -2,6 +2,7 @@
  * use is UCX's choice; hocket adds no settings of its own for that, UCX_* in the environment are UCX's. */
 #include "transport/ucx.h"
 
+#include <dlfcn.h>
 #include <net/if.h>
 #include <signal.h>
 #include <stdio.h>
@@ -80,29 +81,55 @@ static void ucx_close(struct hkt__tp *tp)
         return;
     if (ucx->context != NULL)
         ucp_cleanup(ucx->context);
+    hkt__free(ucx->is_local);
     hkt__free(ucx);
 }
 
-/* UCX prints backtraces of crashes; a library has no business with the signals of its program. */
+/* Which kernel runs this; "" if it does not tell. */
+static void read_boot_id(char *out_text, size_t bytes)
+{
+    FILE *file = fopen("/proc/sys/kernel/random/boot_id", "re");
+
+    out_text[0] = '\0';
+    if (file != NULL && fgets(out_text, (int)bytes, file) != NULL)
+        out_text[strcspn(out_text, "\n")] = '\0';
+    if (file != NULL)
+        fclose(file);
+}
+
+/* UCX handles the signals of crashes, to print backtraces; a library has no business with the signals of its program. */
 static void keep_off_signals(void)
 {
     static const int signals[] = {SIGHUP, SIGILL, SIGBUS, SIGFPE, SIGSEGV};
 
-    for (size_t i = 0; i < sizeof signals / sizeof signals[0]; i++)
-        ucs_debug_disable_signal(signals[i]);
+    for (size_t i = 0; i < sizeof signals / sizeof signals[0]; i++) {
+        struct sigaction now;
+        void *handler = NULL;
+        Dl_info owner;
+
+        if (sigaction(signals[i], NULL, &now) == 0)
+            memcpy(&handler, &now.sa_handler, sizeof handler);
+        if (handler != NULL && dladdr(handler, &owner) != 0 && owner.dli_fname != NULL &&
+            strstr(owner.dli_fname, "libucs") != NULL)
+            ucs_debug_disable_signal(signals[i]); /* only its own: it complains of others */
+    }
 }
 
 static enum hkt_status ucx_open(const struct hkt__tp_params *params, struct hkt__tp **out_tp)
 {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
     struct hkt__ucx *ucx = hkt__calloc(1, sizeof *ucx);
 
     if (ucx == NULL)
         return hkt__fail(HKT_ERR_NOMEM, "no memory for UCX");
-    keep_off_signals();
+    pthread_once(&once, keep_off_signals);
     ucx->job_rank = params->job_rank;
     ucx->job_nranks = params->job_nranks;
     ucx->abort_word = params->abort_word;
-    const enum hkt_status rc = make_context(ucx, params->settings->interface);
+    read_boot_id(ucx->boot_id, sizeof ucx->boot_id);
+    ucx->is_local = hkt__calloc((size_t)ucx->job_nranks, sizeof *ucx->is_local);
+    const enum hkt_status rc = ucx->is_local == NULL ? hkt__fail(HKT_ERR_NOMEM, "no memory for UCX")
+                                                     : make_context(ucx, params->settings->interface);
 
     if (rc < 0) {
         ucx_close(&ucx->tp);
@@ -114,9 +141,9 @@ static enum hkt_status ucx_open(const struct hkt__tp_params *params, struct hkt_
 
 static enum hkt_status ucx_address(struct hkt__tp *tp, void *out_blob, size_t *out_bytes)
 {
-    const struct hkt__ucx_blob blob = {.magic = HKT__UCX_MAGIC, .version = HKT__UCX_VERSION};
+    struct hkt__ucx_blob blob = {.magic = HKT__UCX_MAGIC, .version = HKT__UCX_VERSION};
 
-    (void)tp;
+    memcpy(blob.boot_id, ((const struct hkt__ucx *)tp)->boot_id, sizeof blob.boot_id);
     memcpy(out_blob, &blob, sizeof blob);
     *out_bytes = sizeof blob;
     return HKT_OK;
@@ -126,7 +153,7 @@ static enum hkt_status ucx_address(struct hkt__tp *tp, void *out_blob, size_t *o
 static enum hkt_status ucx_reach(struct hkt__tp *tp, const unsigned char *blobs, const size_t *bytes, int64_t deadline_ns,
                                  unsigned char *out_ok)
 {
-    const struct hkt__ucx *ucx = (const struct hkt__ucx *)tp;
+    struct hkt__ucx *ucx = (struct hkt__ucx *)tp;
 
     (void)deadline_ns;
     for (int rank = 0; rank < ucx->job_nranks; rank++) {
@@ -134,6 +161,7 @@ static enum hkt_status ucx_reach(struct hkt__tp *tp, const unsigned char *blobs,
 
         if (bytes[rank] == sizeof blob)
             memcpy(&blob, blobs + (size_t)rank * HKT__TP_BLOB_MAX, sizeof blob);
+        ucx->is_local[rank] = ucx->boot_id[0] != '\0' && memcmp(blob.boot_id, ucx->boot_id, sizeof blob.boot_id) == 0;
         out_ok[rank] = rank == ucx->job_rank || (blob.magic == HKT__UCX_MAGIC && blob.version == HKT__UCX_VERSION);
     }
     return HKT_OK;

@@ -15,8 +15,8 @@
  * The pump. Published frames must arrive even if their sender computes, but UCX moves large or late ones only within calls.
  * So a domain with sends under way has a thread that makes them when its user does not.
  *
- * Errors: endpoints report a peer's end (UCP_ERR_HANDLING_MODE_PEER); between ranks of one host UCX notices it late, and the
- * control plane is first. Ownership: all of a domain is guarded by its lock, since the pump takes part. */
+ * Errors: endpoints to other hosts report a peer's end (UCP_ERR_HANDLING_MODE_PEER). UCX's shared memory cannot, and is not
+ * used where that is asked for; so within a host it is not, and the control plane tells. Ownership: all of a domain is guarded by its lock, since the pump takes part. */
 #ifndef HOCKET_TRANSPORT_UCX_H
 #define HOCKET_TRANSPORT_UCX_H
 
@@ -42,6 +42,7 @@
 struct hkt__ucx_blob {
     uint32_t magic;
     uint16_t version, zero;
+    char boot_id[40];                /* of the kernel that runs it, as text */
 };
 
 /** What a member tells about its side of a domain; a wire format. */
@@ -77,6 +78,8 @@ struct hkt__ucx {
     int job_rank, job_nranks;
     const _Atomic int *abort_word;
     ucp_context_h context;
+    char boot_id[40];
+    bool *is_local;                  /* [job_nranks] after reach: the same kernel runs it */
 };
 
 struct hkt__ucx_dom;
@@ -103,6 +106,7 @@ struct hkt__ucx_dom {
     struct hkt__tp_dom dom;          /* first */
     struct hkt__ucx *ucx;
     int nranks, rank, lanes;
+    const int32_t *job_ranks;
     ucp_worker_h worker;
     int efd;                         /* the worker's: readable when there may be something to do */
     uint64_t nonce;

@@ -268,6 +268,7 @@ enum hkt_status hkt__ucx_dom_open(struct hkt__tp *tp, const struct hkt__tp_membe
     dom->nranks = members->nranks;
     dom->rank = members->rank;
     dom->lanes = members->lanes;
+    dom->job_ranks = members->job_ranks;
     dom->wake_fd = -1;
     init_sync(dom);
     const enum hkt_status rc = dom_fill(dom, &blob);
@@ -328,14 +329,14 @@ static void flush_out(struct hkt__ucx_dom *dom)
         hkt__log(HKT__SUB_TRANSPORT, HKT__LOG_WARN, "ucx: closed with %d messages that peers did not take", dom->flying);
 }
 
-/** Does a peer have yet to say that it has everything? */
+/** Has a peer yet to say that it has everything, or that it leaves too? */
 static bool is_awaited(const struct hkt__ucx_dom *dom, const struct hkt__ucx_peer *peer)
 {
     bool is_open = false;
 
     for (int lane = 0; lane < dom->lanes; lane++)
         is_open |= dom->greeted[(size_t)peer->rank * (size_t)dom->lanes + (size_t)lane];
-    return is_open && peer->ep != NULL && peer->why == UCS_OK && !peer->has_heard;
+    return is_open && peer->ep != NULL && peer->why == UCS_OK && !peer->has_heard && !peer->is_leaving;
 }
 
 /** A connection that is closed with unread data is reset, and takes what is on its way to the peer along. So both ends

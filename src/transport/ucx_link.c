@@ -66,10 +66,12 @@ static void on_error(void *arg, ucp_ep_h ep, ucs_status_t status)
 static enum hkt_status need_endpoint(struct hkt__ucx_peer *peer)
 {
     struct hkt__ucx_dom *dom = peer->dom;
+    const bool is_local = dom->ucx->is_local[dom->job_ranks[peer->rank]];
     const ucp_ep_params_t params = {
         .field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE |
                       UCP_EP_PARAM_FIELD_ERR_HANDLER,
-        .address = (const ucp_address_t *)dom->members[peer->rank].address, .err_mode = UCP_ERR_HANDLING_MODE_PEER,
+        .address = (const ucp_address_t *)dom->members[peer->rank].address,
+        .err_mode = is_local ? UCP_ERR_HANDLING_MODE_NONE : UCP_ERR_HANDLING_MODE_PEER,
         .err_handler = {.cb = on_error, .arg = peer}};
 
     if (peer->ep != NULL)
