@@ -7,6 +7,8 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 #include <ucs/debug/debug.h>
 
 #include "core/log.h"
@@ -81,20 +83,23 @@ static void ucx_close(struct hkt__tp *tp)
         return;
     if (ucx->context != NULL)
         ucp_cleanup(ucx->context);
-    hkt__free(ucx->is_local);
+    hkt__free(ucx->peers);
     hkt__free(ucx);
 }
 
-/* Which kernel runs this; "" if it does not tell. */
-static void read_boot_id(char *out_text, size_t bytes)
+/* Which kernel runs this process, and how it is known there. */
+static void introduce(struct hkt__ucx_blob *out_own)
 {
     FILE *file = fopen("/proc/sys/kernel/random/boot_id", "re");
+    struct stat space;
 
-    out_text[0] = '\0';
-    if (file != NULL && fgets(out_text, (int)bytes, file) != NULL)
-        out_text[strcspn(out_text, "\n")] = '\0';
+    *out_own = (struct hkt__ucx_blob){.magic = HKT__UCX_MAGIC, .version = HKT__UCX_VERSION, .pid = getpid()};
+    if (file != NULL && fgets(out_own->boot_id, sizeof out_own->boot_id, file) == NULL)
+        out_own->boot_id[0] = '\0';
     if (file != NULL)
         fclose(file);
+    if (stat("/proc/self/ns/pid", &space) == 0)
+        out_own->pid_space = space.st_ino;
 }
 
 /* UCX handles the signals of crashes, to print backtraces; a library has no business with the signals of its program. */
@@ -126,9 +131,9 @@ static enum hkt_status ucx_open(const struct hkt__tp_params *params, struct hkt_
     ucx->job_rank = params->job_rank;
     ucx->job_nranks = params->job_nranks;
     ucx->abort_word = params->abort_word;
-    read_boot_id(ucx->boot_id, sizeof ucx->boot_id);
-    ucx->is_local = hkt__calloc((size_t)ucx->job_nranks, sizeof *ucx->is_local);
-    const enum hkt_status rc = ucx->is_local == NULL ? hkt__fail(HKT_ERR_NOMEM, "no memory for UCX")
+    introduce(&ucx->own);
+    ucx->peers = hkt__calloc((size_t)ucx->job_nranks, sizeof *ucx->peers);
+    const enum hkt_status rc = ucx->peers == NULL ? hkt__fail(HKT_ERR_NOMEM, "no memory for UCX")
                                                      : make_context(ucx, params->settings->interface);
 
     if (rc < 0) {
@@ -141,11 +146,10 @@ static enum hkt_status ucx_open(const struct hkt__tp_params *params, struct hkt_
 
 static enum hkt_status ucx_address(struct hkt__tp *tp, void *out_blob, size_t *out_bytes)
 {
-    struct hkt__ucx_blob blob = {.magic = HKT__UCX_MAGIC, .version = HKT__UCX_VERSION};
+    const struct hkt__ucx *ucx = (const struct hkt__ucx *)tp;
 
-    memcpy(blob.boot_id, ((const struct hkt__ucx *)tp)->boot_id, sizeof blob.boot_id);
-    memcpy(out_blob, &blob, sizeof blob);
-    *out_bytes = sizeof blob;
+    memcpy(out_blob, &ucx->own, sizeof ucx->own);
+    *out_bytes = sizeof ucx->own;
     return HKT_OK;
 }
 
@@ -157,12 +161,12 @@ static enum hkt_status ucx_reach(struct hkt__tp *tp, const unsigned char *blobs,
 
     (void)deadline_ns;
     for (int rank = 0; rank < ucx->job_nranks; rank++) {
-        struct hkt__ucx_blob blob = {0};
+        struct hkt__ucx_blob *theirs = &ucx->peers[rank];
 
-        if (bytes[rank] == sizeof blob)
-            memcpy(&blob, blobs + (size_t)rank * HKT__TP_BLOB_MAX, sizeof blob);
-        ucx->is_local[rank] = ucx->boot_id[0] != '\0' && memcmp(blob.boot_id, ucx->boot_id, sizeof blob.boot_id) == 0;
-        out_ok[rank] = rank == ucx->job_rank || (blob.magic == HKT__UCX_MAGIC && blob.version == HKT__UCX_VERSION);
+        if (bytes[rank] == sizeof *theirs)
+            memcpy(theirs, blobs + (size_t)rank * HKT__TP_BLOB_MAX, sizeof *theirs);
+        out_ok[rank] = rank == ucx->job_rank ||
+                       (theirs->magic == HKT__UCX_MAGIC && theirs->version == HKT__UCX_VERSION);
     }
     return HKT_OK;
 }

@@ -16,7 +16,8 @@
  * So a domain with sends under way has a thread that makes them when its user does not.
  *
  * Errors: endpoints to other hosts report a peer's end (UCP_ERR_HANDLING_MODE_PEER). UCX's shared memory cannot, and is not
- * used where that is asked for; so within a host it is not, and the control plane tells. Ownership: all of a domain is guarded by its lock, since the pump takes part. */
+ * used where that is asked for; so within a host it is not: the end of a peer's process is looked for (its pidfd), and the
+ * control plane tells. Ownership: all of a domain is guarded by its lock, since the pump takes part. */
 #ifndef HOCKET_TRANSPORT_UCX_H
 #define HOCKET_TRANSPORT_UCX_H
 
@@ -43,6 +44,9 @@ struct hkt__ucx_blob {
     uint32_t magic;
     uint16_t version, zero;
     char boot_id[40];                /* of the kernel that runs it, as text */
+    uint64_t pid_space;              /* inode of its PID namespace; 0: unknown */
+    int32_t pid;
+    int32_t zero2;
 };
 
 /** What a member tells about its side of a domain; a wire format. */
@@ -78,8 +82,8 @@ struct hkt__ucx {
     int job_rank, job_nranks;
     const _Atomic int *abort_word;
     ucp_context_h context;
-    char boot_id[40];
-    bool *is_local;                  /* [job_nranks] after reach: the same kernel runs it */
+    struct hkt__ucx_blob own;
+    struct hkt__ucx_blob *peers;     /* [job_nranks] after reach; magic 0: absent */
 };
 
 struct hkt__ucx_dom;
@@ -87,7 +91,7 @@ struct hkt__ucx_link;
 
 /** A message without payload: its memory is in use until UCX has sent it. */
 struct hkt__ucx_note {
-    struct hkt__ucx_dom *dom;
+    struct hkt__ucx_peer *peer;
     struct hkt__ucx_link *link;      /* NULL: about no lane */
     struct hkt__ucx_wire wire;
     bool is_busy;
@@ -97,6 +101,8 @@ struct hkt__ucx_peer {
     struct hkt__ucx_dom *dom;
     int rank;
     ucp_ep_h ep;                     /* NULL: none yet */
+    int pidfd;                       /* readable at the end of its process; -1: none, UCX tells */
+    int flying;                      /* of the domain's, those to and from it */
     ucs_status_t why;                /* UCS_OK until the endpoint or a send fails; then sticky */
     bool is_leaving, has_heard;      /* it said BYE; it has heard ours */
     struct hkt__ucx_note bye, bye_heard;
@@ -186,8 +192,9 @@ void hkt__ucx_park(struct hkt__tp_dom *dom, int64_t timeout_ns);
 void hkt__ucx_wake(struct hkt__tp_dom *dom);
 /** Let UCX work, and fetch what was offered and is not the oldest of its link. Under the lock. */
 void hkt__ucx_progress(struct hkt__ucx_dom *dom);
-/** A send is under way: the pump must know. Under the lock. */
-void hkt__ucx_took_off(struct hkt__ucx_dom *dom);
+/** A send or fetch is under way: the pump must know. Its end. Under the lock. */
+void hkt__ucx_took_off(struct hkt__ucx_peer *peer);
+void hkt__ucx_landed(struct hkt__ucx_peer *peer);
 /** What UCX calls its statuses, as one of ours. */
 enum hkt_status hkt__ucx_fail(ucs_status_t why, const char *what);
 

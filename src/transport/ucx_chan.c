@@ -39,7 +39,7 @@ static void frame_sent(void *request, ucs_status_t status, void *user)
     struct hkt__ucx_peer *peer = slot->link->peer;
 
     slot->is_busy = false;
-    slot->link->dom->flying--;
+    hkt__ucx_landed(peer);
     if (status != UCS_OK && peer->why == UCS_OK)
         peer->why = status;
     ucp_request_free(request);
@@ -102,7 +102,7 @@ static enum hkt_status send_slot(struct hkt__ucx_tx *tx, size_t bytes, const str
     }
     if (request != NULL) {
         slot->is_busy = true;
-        hkt__ucx_took_off(link->dom);
+        hkt__ucx_took_off(link->peer);
     }
     return HKT_OK;
 }
@@ -126,7 +126,7 @@ static void fetched(void *request, ucs_status_t status, size_t bytes, void *user
     struct hkt__ucx_frame *frame = user;
 
     (void)bytes;
-    frame->link->dom->flying--;
+    hkt__ucx_landed(frame->link->peer);
     if (status == UCS_OK)
         frame->state = HKT__UCX_READY;
     else if (frame->link->peer->why == UCS_OK)
@@ -151,7 +151,7 @@ void hkt__ucx_fetch(struct hkt__ucx_frame *frame, void *to)
     } else if (request == NULL) {
         frame->state = HKT__UCX_READY;
     } else {
-        hkt__ucx_took_off(dom);
+        hkt__ucx_took_off(frame->link->peer);
     }
 }
 

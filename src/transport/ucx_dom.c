@@ -112,8 +112,17 @@ static void *pump_main(void *arg)
     return NULL;
 }
 
-void hkt__ucx_took_off(struct hkt__ucx_dom *dom)
+void hkt__ucx_landed(struct hkt__ucx_peer *peer)
 {
+    peer->flying--;
+    peer->dom->flying--;
+}
+
+void hkt__ucx_took_off(struct hkt__ucx_peer *peer)
+{
+    struct hkt__ucx_dom *dom = peer->dom;
+
+    peer->flying++;
     if (dom->flying++ > 0)
         return;
     if (!dom->has_pump && !dom->is_closing)
@@ -122,6 +131,18 @@ void hkt__ucx_took_off(struct hkt__ucx_dom *dom)
 }
 
 /* ---- sleeping ---- */
+
+/** Has a peer's process ended that UCX does not watch? */
+static void look_for_ends(struct hkt__ucx_dom *dom)
+{
+    for (int r = 0; r < dom->nranks; r++) {
+        struct hkt__ucx_peer *peer = &dom->peers[r];
+        struct pollfd end = {.fd = peer->pidfd, .events = POLLIN};
+
+        if (peer->ep != NULL && peer->pidfd >= 0 && peer->why == UCS_OK && poll(&end, 1, 0) > 0)
+            peer->why = UCS_ERR_CONNECTION_RESET;
+    }
+}
 
 void hkt__ucx_park(struct hkt__tp_dom *tp_dom, int64_t timeout_ns)
 {
@@ -135,6 +156,8 @@ void hkt__ucx_park(struct hkt__tp_dom *tp_dom, int64_t timeout_ns)
 
     if (!is_quiet)
         (void)work(dom);
+    else
+        look_for_ends(dom);
     /* Release, and under the lock: the pump moves nothing before it is set and after we have looked. */
     atomic_store_explicit(&dom->is_parked, true, memory_order_release);
     pthread_mutex_unlock(&dom->lock);
@@ -219,6 +242,9 @@ static void dom_free(struct hkt__ucx_dom *dom)
         ucp_worker_destroy(dom->worker);
     if (dom->wake_fd >= 0)
         close(dom->wake_fd);
+    for (int r = 0; dom->peers != NULL && r < dom->nranks; r++)
+        if (dom->peers[r].pidfd >= 0)
+            close(dom->peers[r].pidfd);
     for (size_t i = 0; dom->links != NULL && i < (size_t)dom->nranks * (size_t)dom->lanes; i++)
         hkt__ucx_link_destroy(dom->links[i]);
     pthread_cond_destroy(&dom->work);
@@ -244,6 +270,7 @@ static enum hkt_status dom_fill(struct hkt__ucx_dom *dom, struct hkt__ucx_dom_bl
     for (int r = 0; r < dom->nranks; r++) {
         dom->peers[r].dom = dom;
         dom->peers[r].rank = r;
+        dom->peers[r].pidfd = -1;
     }
     dom->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (dom->wake_fd < 0)
@@ -308,25 +335,35 @@ static void nap(struct hkt__ucx_dom *dom)
 {
     struct pollfd ready = {.fd = dom->efd, .events = POLLIN};
 
+    look_for_ends(dom);
     if (ucp_worker_arm(dom->worker) == UCS_OK)
         (void)poll(&ready, 1, 1);
 }
 
-/** Until UCX has sent everything, for as long as something moves. Offers are let go: nobody will ask for them. */
+/** Messages under way to peers that may still take them. */
+static int deliverable(const struct hkt__ucx_dom *dom)
+{
+    int count = 0;
+
+    for (int r = 0; r < dom->nranks; r++)
+        count += dom->peers[r].why == UCS_OK && !dom->peers[r].is_leaving ? dom->peers[r].flying : 0;
+    return count;
+}
+
+/** Until UCX has sent everything, for as long as something moves. */
 static void flush_out(struct hkt__ucx_dom *dom)
 {
     int64_t deadline_ns = hkt__now_ns() + HKT__UCX_FLUSH_NS;
+    int left;
 
-    while (dom->flying > 0 && hkt__now_ns() < deadline_ns && !is_aborted(dom)) {
-        const int flying = dom->flying;
-
+    while ((left = deliverable(dom)) > 0 && hkt__now_ns() < deadline_ns && !is_aborted(dom)) {
         if (!work(dom))
             nap(dom);
-        if (dom->flying < flying)
+        if (deliverable(dom) < left)
             deadline_ns = hkt__now_ns() + HKT__UCX_FLUSH_NS;
     }
-    if (dom->flying > 0)
-        hkt__log(HKT__SUB_TRANSPORT, HKT__LOG_WARN, "ucx: closed with %d messages that peers did not take", dom->flying);
+    if (left > 0)
+        hkt__log(HKT__SUB_TRANSPORT, HKT__LOG_WARN, "ucx: closed with %d messages that peers did not take", left);
 }
 
 /** Has a peer yet to say that it has everything, or that it leaves too? */
