@@ -28,6 +28,7 @@ need_for_tests() {
     need libcmocka-dev pkg-config --exists cmocka
     need g++ c++ --version
     need python3 python3 --version
+    need libucx-dev pkg-config --exists ucx
     need openmpi-bin mpirun --version # a launcher, and what Open MPI sets in the environment
     need iproute2 sh -c 'ip -V && tc -V'
     need util-linux setpriv --version

@@ -60,10 +60,10 @@ class Case(unittest.TestCase):
 
 
 class Collectives(Case):
-    def check_transports(self, results, per_host):
+    def check_transports(self, results, per_host, between='tcp'):
         for rank, result in enumerate(results):
             found = dict(re.findall(r'^(\d+) (\w+)$', result.out, re.M))
-            expected = {str(peer): 'shm' if peer // per_host == rank // per_host else 'tcp'
+            expected = {str(peer): 'shm' if peer // per_host == rank // per_host else between
                         for peer in range(len(results)) if peer != rank}
             self.assertEqual(found, expected, f'rank {rank}')
 
@@ -84,6 +84,19 @@ class Collectives(Case):
 
     def test_4_hosts_of_2_ranks(self):
         self.check_transports(self.check((0, 1, 2, 3), 2), 2)
+
+    def test_shared_memory_within_ucx_between(self):
+        """Where this build has it. Large calls take schedules that go between hosts once."""
+        info = json.loads(subprocess.run([HOCKET, 'info', '--json'], check=True, capture_output=True, text=True).stdout)
+        ucx = next(feature for feature in info['features'] if feature['name'] == 'ucx')
+        if not ucx['present'] or SMALL:
+            self.skipTest(ucx['reason'])
+        for where, per_host in (((0, 1), 4), ((0, 1, 2, 3), 2)):
+            with self.subTest(hosts=len(where)):
+                results = self.check(where, per_host, ['1', '70001'], HOCKET_TRANSPORT='shm,ucx', HOCKET_DEBUG='plan=info',
+                                     UCX_TLS='self,tcp')
+                self.check_transports(results, per_host, 'ucx')
+                self.assertRegex(results[0].err, r'all_reduce.*hierarchical')
 
     def test_perf_as_torchrun_starts_it(self):
         """The command itself, with the variables of torchrun and nothing else."""
