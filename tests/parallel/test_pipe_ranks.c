@@ -1,5 +1,6 @@
 /* What could break: a schedule that is proved on paper stops, or brings a message to the wrong operation, when ranks
- * really send and receive it. Each stage is a rank; messages are too large to be buffered. */
+ * really send and receive it; ranks that run it are idle longer, or shorter, than the simulation and the closed form of its bubble
+ * say. Each stage is a rank; messages are too large to be buffered. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -11,6 +12,7 @@
 #include <cmocka.h>
 
 #include "hocket/parallel.h"
+#include "parallel/pipe_run.h"
 #include "ranks.h"
 
 enum { MICROS_MAX = 5, CHUNKS_MAX = 3, ELEMS = 40000 };
@@ -136,9 +138,112 @@ static void processes_run_every_schedule(void **state)
     run(RANKS_PROCESSES, 4);
 }
 
+/* ---- a trace in virtual time ---- */
+
+/* A stage that takes no real time. What it sends is when it was done. */
+struct virtual_stage {
+    const struct hkt_pipe *pipe;
+    const struct hkt_pipe_sim *sim;
+    struct hkt_pipe_times times;
+    int64_t now, busy;
+    int wrong; /* operations at other times than the simulation has; the last of them */
+    int64_t start, want;
+};
+
+static int64_t duration(const struct virtual_stage *v, const struct hkt_pipe_op *op)
+{
+    if (op->kind == HKT_PIPE_F)
+        return v->times.f;
+    return op->kind == HKT_PIPE_W ? v->times.w : v->times.b + (v->pipe->splits_backward ? 0 : v->times.w);
+}
+
+static enum hkt_status compute_virtually(void *arg, const struct hkt_pipe_op *op, const void *in, void *out)
+{
+    struct virtual_stage *v = arg;
+    const int64_t i = op - v->pipe->ops, takes = duration(v, op);
+
+    if (in != NULL) {
+        int64_t made;
+
+        memcpy(&made, in, sizeof made);
+        made += v->pipe->stages > 1 ? v->times.send : 0;
+        v->now = made > v->now ? made : v->now;
+    }
+    if (v->now != v->sim->start[i] || v->now + takes != v->sim->end[i]) {
+        v->wrong++;
+        v->start = v->now;
+        v->want = v->sim->start[i];
+    }
+    v->now += takes;
+    v->busy += takes;
+    if (out != NULL)
+        memcpy(out, &v->now, sizeof v->now);
+    return HKT_OK;
+}
+
+/* Through the executor that training runs on. */
+static void trace_schedule(struct ranks_rank *rank, const struct hkt_pipe_opts *opts, struct hkt_stream *stream)
+{
+    struct hkt__traffic traffic = { 0 };
+    struct hkt__memory memory;
+    struct hkt_pipe *pipe = NULL;
+    struct hkt_pipe_sim *sim = NULL;
+    const struct hkt_pipe_sim_opts sim_opts = { opts->times, 0, NULL };
+    const struct hkt__link link = { .comm = rank->comm, .stream = stream, .traffic = &traffic, .axis = HKT__TRAFFIC_PP,
+                                    .size = rank->nranks, .rank = rank->rank };
+
+    hkt__memory_init(&memory, 0);
+    ranks_require(rank, hkt_pipe_create(opts, &pipe) == HKT_OK && hkt_pipe_simulate(pipe, &sim_opts, &sim) == HKT_OK, "%s",
+                  hkt_parallel_last_error());
+    struct virtual_stage stage = { .pipe = pipe, .sim = sim, .times = opts->times };
+    const struct hkt__pipe_run run = { .pipe = pipe, .stage = rank->rank, .link = &link, .memory = &memory, .elems = 1,
+                                       .dtype = HKT_INT64, .compute = compute_virtually, .arg = &stage };
+    int64_t makespan = 0;
+
+    ranks_require(rank, hkt__pipe_run(&run) == HKT_OK, "%s", hkt_parallel_last_error());
+    ranks_require(rank, stage.wrong == 0, "%s: %d operations were at other times, one at %lld, not %lld",
+                  hkt_pipe_kind_name(opts->kind), stage.wrong, (long long)stage.start, (long long)stage.want);
+    ranks_require_ok(rank, hkt_all_reduce(&stage.now, &makespan, 1, HKT_INT64, HKT_MAX, rank->comm, NULL), "makespan");
+    const int64_t bubble = opts->times.send == 0 ? hkt_pipe_bubble(opts) : -1;
+
+    ranks_require(rank, bubble < 0 || makespan - stage.busy == bubble, "%s: idle %lld, the closed form says %lld",
+                  hkt_pipe_kind_name(opts->kind), (long long)(makespan - stage.busy), (long long)bubble);
+    hkt_pipe_sim_destroy(sim);
+    hkt_pipe_destroy(pipe);
+    ranks_require(rank, hkt__memory_fini(&memory) == HKT_OK, "%s", hkt_parallel_last_error());
+}
+
+static void trace_all(struct ranks_rank *rank)
+{
+    static const struct hkt_pipe_times times[] = { { 1, 1, 1, 0 }, { 2, 2, 1, 0 }, { 5, 4, 3, 0 }, { 3, 4, 2, 1 }, { 2, 3, 3, 7 } };
+    struct hkt_stream *stream = NULL;
+
+    ranks_require_ok(rank, hkt_stream_create(&stream), "hkt_stream_create");
+    for (int kind = 0; kind < HKT_PIPE_KIND_COUNT; kind++)
+        for (int micros = 1; micros <= 12; micros += micros < 4 ? 1 : 4)
+            for (size_t t = 0; t < sizeof times / sizeof times[0]; t++) {
+                const struct hkt_pipe_opts opts = { .kind = (enum hkt_pipe_kind)kind, .stages = rank->nranks, .micros = micros,
+                                                    .chunks = kind == HKT_PIPE_INTERLEAVED ? 2 + (int)t % 2 : 1, .times = times[t] };
+
+                trace_schedule(rank, &opts, ((int)t + micros) % 2 == 0 ? stream : NULL);
+            }
+    hkt_stream_destroy(stream);
+}
+
+static void traces_are_as_simulated(void **state)
+{
+    (void)state;
+    for (int nranks = 2; nranks <= (ranks_small() ? 3 : 4); nranks++) {
+        const struct ranks_job job = { .kind = RANKS_THREADS, .nranks = nranks, .fn = trace_all };
+
+        ranks_run(&job);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(traces_are_as_simulated),
         cmocka_unit_test(threads_run_every_schedule),
         cmocka_unit_test(processes_run_every_schedule),
     };
