@@ -50,6 +50,10 @@ struct hkt_step_opts {
 /** Errors   INVALID: a layout that hkt_layout_check refuses, or a stage or rank that is not in it */
 HKT_API HKT_NODISCARD enum hkt_status hkt_count_step(const struct hkt_step_opts *opts, struct hkt_step_bytes *out_bytes);
 
+/** Bytes of activations that one micro-batch keeps on the rank from F to B, in all chunks of the stage; so many micro-batches at once
+ *  as hkt_pipe_peak says (of interleaved schedules a chunk each). -1 with experts: what they keep depends on the routing. */
+HKT_API double hkt_count_kept(const struct hkt_step_opts *opts);
+
 #ifdef __cplusplus
 }
 #endif

@@ -7,8 +7,10 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -28,6 +30,7 @@ struct mode {
     double capacity;
     enum hkt_dtype dtype; /* 0: F32 */
     double loss_scale;
+    int micros; /* 0: MICROS */
 };
 
 #define GPIPE HKT_PIPE_GPIPE
@@ -84,6 +87,7 @@ static const struct mode modes[] = {
 };
 enum { MODES = sizeof modes / sizeof modes[0], MICROS = 3, LAYERS = 4 };
 
+static double (*kept)[3]; /* [RANKS_MAX], shared with ranks: the peak with 2 and 4 micro-batches, the formula */
 static char folder[] = "/tmp/hocket-test-step-bytes-XXXXXX";
 static char text_path[256];
 
@@ -99,10 +103,12 @@ static struct hkt_train_config config_of(const struct mode *m)
     c.shape = (struct hkt_shape){ .layers = LAYERS, .heads = 4, .kv_heads = 2, .hidden = 10, .head_dim = 4, .ffn = 7, .vocab = 269,
                                   .positions = m->is_modern ? 0 : 9, .biases = !m->is_modern, .tied = !m->is_untied,
                                   .gated = m->is_modern, .experts = m->experts, .top_k = m->experts > 0 ? 2 : 0 };
+    const int micros = m->micros > 0 ? m->micros : MICROS;
+
     c.layout = (struct hkt_layout){ .dp = m->dp, .tp = m->tp, .pp = m->pp, .ep = m->ep, .zero = m->zero, .shard = m->shard,
                                     .sequence_parallel = m->sp, .chunks = m->chunks,
                                     .schedule = m->schedule == HKT_PIPE_FORWARD ? HKT_PIPE_1F1B : m->schedule,
-                                    .global_batch = MICROS * or_one(m->dp), .micro_batch = 1, .seq = 8 };
+                                    .global_batch = micros * or_one(m->dp), .micro_batch = 1, .seq = 8 };
     c.norm = m->is_modern ? HKT_TRAIN_RMS_NORM : HKT_TRAIN_LAYER_NORM;
     c.data = text_path;
     c.held_out = 0.2;
@@ -205,6 +211,15 @@ static void check_memory(struct ranks_rank *rank, const struct hkt_trainer *t)
 
     ranks_require(rank, m->zero < 2 ? grad == want.grad : grad > want.grad && grad <= want.grad + work,
                   "%s: %.0f bytes of gradients, not %.0f", m->name, grad, want.grad);
+    /* Stage 3: gathered units: the one at work, those ahead of it, and the tied embedding inside the head; if they are kept, all. A tied
+     * embedding on two stages meets its other half in a buffer of its own gradient. */
+    const double gathered = m->keep ? whole / recipe.grad : fmin((2 + m->prefetch) * largest_unit(t), whole / recipe.grad);
+    const double other_half = m->pp > 1 && !m->is_untied ? 269.0 / or_one(m->tp) * 10 + 10 : 0;
+    const double comm = (double)hkt_trainer_memory(t, "comm");
+
+    ranks_require(rank, comm <= (m->zero == 3 ? gathered * recipe.param : 0) + other_half * recipe.grad,
+                  "%s: %.0f bytes of gathered units, more than %.0f", m->name, comm, gathered * recipe.param);
+    ranks_require(rank, (comm > 0) == (m->zero == 3 || other_half > 0) || m->pp > 2, "%s: %.0f bytes of gathered units", m->name, comm);
     if (m->zero >= 2 && !m->every)
         ranks_require(rank, grad == want.grad + whole, "%s: %.0f bytes of gradients, not %.0f and, whole, %.0f", m->name, grad, want.grad,
                       whole);
@@ -241,6 +256,57 @@ static void counted_is_predicted(void **state)
         if (ranks_small() && i % 4 != 0 && i != MODES - 1)
             continue;
         ranks_run(&job);
+    }
+}
+
+/* ---- activations ---- */
+
+/* Counter of each rank: the most held, with few micro-batches; then with more, of which each adds what it keeps. */
+static void measure_kept(struct ranks_rank *rank)
+{
+    const struct mode *m = rank->arg;
+    const struct hkt_train_config config = config_of(m);
+    struct hkt_train_report report;
+    struct hkt_trainer *t = NULL;
+
+    require_ok(rank, hkt_trainer_create(&config, rank->comm, &t), "create");
+    require_ok(rank, hkt_trainer_step(t, &report), "step");
+    const struct hkt_step_opts opts = hkt__train_step_opts(t);
+
+    kept[rank->rank][m->micros / 2 - 1] = (double)hkt_trainer_memory(t, "activation");
+    kept[rank->rank][2] = hkt_count_kept(&opts);
+    require_ok(rank, hkt_trainer_destroy(t), "destroy");
+}
+
+static void kept_activations(void **state)
+{
+    static const struct mode shapes[] = {
+        { "one rank", .nranks = 1 },
+        { "one rank, modern, selective, bf16", .nranks = 1, .is_modern = 1, .recompute = SELECTIVE, .dtype = HKT_BF16 },
+        { "one rank, full", .nranks = 1, .recompute = FULL },
+        { "tp", .nranks = 2, .tp = 2 },
+        { "tp, copied heads, modern", .nranks = 4, .tp = 4, .is_modern = 1 },
+        { "sp, bf16", .nranks = 2, .tp = 2, .sp = 1, .dtype = HKT_BF16 },
+        { "sp, full", .nranks = 2, .tp = 2, .sp = 1, .recompute = FULL },
+        { "pp", .nranks = 3, .pp = 3 },
+        { "pp, sp, selective, stage 3", .nranks = 8, .dp = 2, .tp = 2, .pp = 2, .sp = 1, .recompute = SELECTIVE, .zero = 3 },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
+        struct mode mode = shapes[i];
+        const struct ranks_job job = { .kind = RANKS_THREADS, .nranks = mode.nranks, .leaves_descriptors = true, .fn = measure_kept,
+                                       .arg = &mode };
+
+        if (ranks_small() && mode.nranks > 4)
+            continue;
+        mode.schedule = GPIPE; /* all are held at once */
+        for (mode.micros = 2; mode.micros <= 4; mode.micros += 2)
+            ranks_run(&job);
+        for (int rank = 0; rank < mode.nranks; rank++)
+            if (kept[rank][1] - kept[rank][0] != 2 * kept[rank][2])
+                fail_msg("%s: two micro-batches more hold %.0f bytes more, the formula says %.0f each", mode.name,
+                         kept[rank][1] - kept[rank][0], kept[rank][2]);
     }
 }
 
@@ -335,7 +401,8 @@ static int make_text(void **state)
     FILE *file;
 
     (void)state;
-    if (mkdtemp(folder) == NULL)
+    kept = mmap(NULL, RANKS_MAX * sizeof *kept, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (kept == MAP_FAILED || mkdtemp(folder) == NULL)
         return -1;
     snprintf(text_path, sizeof text_path, "%s/text", folder);
     file = fopen(text_path, "wb");
@@ -354,6 +421,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(counted_is_predicted),
+        cmocka_unit_test(kept_activations),
         cmocka_unit_test(stages_in_the_paper),
         cmocka_unit_test(layers_of_megatron),
         cmocka_unit_test(experts_and_refusals),
