@@ -14,6 +14,14 @@
 #define LANEWISE _Pragma("GCC ivdep")
 #endif
 
+/* Sums of squares are made in chunks, in doubles (kernels_update.h). */
+#define EXACT_CHUNK 2048
+#define EXACT_LANES 8
+#define EXACT_PIECES 3
+#define EXACT_PIECE_BITS 38
+#define EXACT_TOP_MIN (-400)
+#define EXACT_TOP_MAX 500
+
 #include "parallel/kernels_random.h"
 
 #define REAL float

@@ -7,6 +7,9 @@
 
 typedef REAL N(vec) __attribute__((vector_size(64)));
 typedef INT N(ivec) __attribute__((vector_size(64)));
+typedef double N(doubles) __attribute__((vector_size(64)));
+typedef int64_t N(masks) __attribute__((vector_size(64)));
+typedef REAL N(eight) __attribute__((vector_size(8 * sizeof(REAL))));
 
 #ifdef IS_BF16
 typedef uint16_t N(svec) __attribute__((vector_size(32)));

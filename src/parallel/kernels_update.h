@@ -60,17 +60,87 @@ static void N(exact_add)(struct hkt__exact *sum, const void *from, int64_t n)
     }
 }
 
+/* Squares of a chunk one by one. */
+static void N(exact_put_squares)(struct hkt__exact *sum, const REAL *x, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        hkt__exact_put(sum, (double)x[i] * (double)x[i]);
+}
+
+/* The sum of n = EXACT_CHUNK squares, none above 2^top, exactly: each is cut into three pieces that are multiples of
+ * 2^(top - 38), 2^(top - 76), 2^(top - 114), so that pieces of one kind add up in a double without rounding (38 bits, and 8 for
+ * as many pieces in a lane, are less than its 53). False, and nothing is added: a square has bits below the last piece.
+ * Source: the extraction of Rump, Ogita & Oishi, "Accurate floating-point summation", SIAM J. Sci. Comput. 31(1), 2008. */
+static int N(exact_squares_cut)(struct hkt__exact *sum, const REAL *x, int top)
+{
+    N(doubles) piece[EXACT_PIECES] = { { 0 } };
+    N(masks) rest = { 0 };
+    double shifter[EXACT_PIECES], lane[EXACT_LANES];
+
+    for (int p = 0; p < EXACT_PIECES; p++)
+        shifter[p] = ldexp(1.5, top + 52 - EXACT_PIECE_BITS * (p + 1)); /* its last bit is the piece's */
+    for (int64_t i = 0; i < EXACT_CHUNK; i += EXACT_LANES) {
+        N(eight) part;
+
+        memcpy(&part, x + i, sizeof part);
+        N(doubles) left = __builtin_convertvector(part, N(doubles));
+
+        left *= left;
+        for (int p = 0; p < EXACT_PIECES; p++) {
+            const N(doubles) cut = (left + shifter[p]) - shifter[p];
+
+            piece[p] += cut;
+            left -= cut;
+        }
+        rest |= left != 0;
+    }
+    for (int l = 0; l < EXACT_LANES; l++)
+        if (rest[l] != 0)
+            return 0;
+    for (int p = 0; p < EXACT_PIECES; p++) {
+        memcpy(lane, &piece[p], sizeof lane);
+        for (int l = 0; l < EXACT_LANES; l++)
+            hkt__exact_put(sum, lane[l]);
+    }
+    return 1;
+}
+
+/* A chunk, cut where its largest square is far from the ends of a double's range, and none is infinite or no number. */
+static void N(exact_chunk)(struct hkt__exact *sum, const REAL *x)
+{
+    N(vec) most = { 0 }, odd = { 0 };
+    REAL lane[LANES], largest = 0;
+    int top = 0;
+
+    for (int64_t i = 0; i < EXACT_CHUNK; i += LANES) {
+        const N(vec) here = N(load_real)(x + i);
+
+        most = N(larger)(most, N(larger)(here, -here));
+        odd += here * 0; /* infinities and what is no number stay */
+    }
+    memcpy(lane, &most, sizeof lane);
+    for (int l = 0; l < LANES; l++)
+        largest = lane[l] > largest ? lane[l] : largest;
+    const int is_finite = N(lanes_sum)(odd) == 0;
+
+    if (is_finite && largest == 0)
+        return;
+    (void)frexp((double)largest, &top); /* largest < 2^top */
+    if (!is_finite || top < EXACT_TOP_MIN || top > EXACT_TOP_MAX || !N(exact_squares_cut)(sum, x, 2 * top))
+        N(exact_put_squares)(sum, x, EXACT_CHUNK);
+}
+
 static void N(exact_add_squares)(struct hkt__exact *sum, const void *from, int64_t n)
 {
     const REAL *x = from;
+    int64_t i = 0;
 
-    for (int64_t i = 0; i < n;) {
-        int64_t end = n - i < HKT__EXACT_PUTS_MAX ? n : i + HKT__EXACT_PUTS_MAX;
-
-        for (; i < end; i++)
-            hkt__exact_put(sum, (double)x[i] * (double)x[i]);
+    for (; i + EXACT_CHUNK <= n; i += EXACT_CHUNK) {
+        N(exact_chunk)(sum, x + i);
         hkt__exact_settle(sum);
     }
+    N(exact_put_squares)(sum, x + i, n - i);
+    hkt__exact_settle(sum);
 }
 
 /* --- Random numbers by place ---------------------------------------------------------------------------------------- */

@@ -180,6 +180,54 @@ static void exact_sums_see_no_order(void **state)
 }
 
 /* Digits of ranks that an all-reduce added without carrying. */
+/* Long runs are summed in chunks: the same digits as one by one, wherever exponents lie, and where chunks cannot be cut. */
+static void exact_squares_of_chunks_are_exact(void **state)
+{
+    enum { CHUNKS = 3 * 2048 + 77 };
+    static const struct {
+        int low, high; /* exponents */
+    } ranges[] = { { -3, 3 }, { -30, 0 }, { -149, 0 }, { -149, 127 }, { 60, 127 }, { -149, -120 } };
+    const char *const sets[] = { "base", "avx2", "avx512" };
+    float *narrow = calloc(CHUNKS, sizeof *narrow);
+    double *wide = calloc(CHUNKS, sizeof *wide);
+
+    (void)state;
+    assert_true(narrow != NULL && wide != NULL);
+    for (size_t r = 0; r < sizeof ranges / sizeof ranges[0]; r++) {
+        struct hkt__exact want[2], got;
+
+        hkt__exact_clear(&want[0]);
+        hkt__exact_clear(&want[1]);
+        for (int i = 0; i < CHUNKS; i++) {
+            const double place = ranges[r].low + (ranges[r].high - ranges[r].low) * (number() + 1) / 2;
+
+            narrow[i] = i % 5 == 0 ? 0 : (float)(number() * exp2(place));
+            wide[i] = number() * exp2(5 * place);
+            hkt__exact_add(&want[0], (double)narrow[i] * (double)narrow[i]);
+            hkt__exact_add(&want[1], wide[i] * wide[i]);
+        }
+        for (size_t s = 0; s < sizeof sets / sizeof sets[0]; s++)
+            for (int type = 0; type < 2; type++) {
+                const struct hkt__math_ops *ops = hkt__math_ops_in(type == 0 ? HKT_F32 : HKT_F64, sets[s]);
+
+                hkt__exact_clear(&got);
+                if (ops == NULL)
+                    continue;
+                ops->exact_add_squares(&got, type == 0 ? (void *)narrow : (void *)wide, CHUNKS);
+                assert_memory_equal(&got, &want[type], sizeof got);
+            }
+    }
+    narrow[5000] = -INFINITY;
+    narrow[100] = NAN;
+    struct hkt__exact odd;
+
+    hkt__exact_clear(&odd);
+    hkt__math_ops_of(HKT_F32)->exact_add_squares(&odd, narrow, CHUNKS);
+    assert_int_equal(odd.not_finite, 2);
+    free(narrow);
+    free(wide);
+}
+
 static void exact_digits_may_be_added(void **state)
 {
     struct hkt__exact all, one;
@@ -237,6 +285,7 @@ int main(void)
         CASE(master_keeps_small_updates),
         CASE(exact_sums_cancel),
         CASE(exact_sums_see_no_order),
+        CASE(exact_squares_of_chunks_are_exact),
         CASE(exact_digits_may_be_added),
         CASE(exact_sums_report_what_is_not_finite),
         CASE(exact_squares_do_not_overflow),
