@@ -11,15 +11,16 @@
 
 static const char help_text[] =
     "usage: hocket generate --from DIR [OPTIONS]\n\n"
-    "Goes on with a text, byte by byte, by a model that `hocket train --save DIR` has written. Under `hocket run -n N` every layer\n"
+    "Goes on with a text, token by token (bytes, or the pieces of a vocab.json and merges.txt beside the model), by a model that\n"
+    "`hocket train --save DIR` has written. Under `hocket run -n N` every layer\n"
     "is shared out over the N ranks (tensor parallelism), whatever layout it was trained in.\n\n"
     "  -f, --from DIR        the checkpoint\n"
     "                        a folder with model.safetensors and config.json, as Hugging Face's transformers saves a GPT-2, will do too\n"
-    "  -p, --prompt TEXT     what to go on with, byte by byte (\"The \")\n"
-    "  -i, --ids LIST        the same as numbers of tokens, e.g. 464,3290: for models whose tokens are not bytes. The answer is numbers\n"
+    "  -p, --prompt TEXT     what to go on with (\"The \")\n"
+    "  -i, --ids LIST        the same as numbers of tokens, e.g. 464,3290: the answer is numbers\n"
     "                        too, without the prompt\n"
     "  -n, --tokens N        tokens to write (200, or as many as the model has positions for)\n"
-    "  -t, --temperature X   0: always the likeliest byte (0.8)\n"
+    "  -t, --temperature X   0: always the likeliest token (0.8)\n"
     "  -k, --top-k N         choose among the N likeliest (0: all)\n"
     "  -s, --seed N          of the choices (1)\n"
     "  -d, --dtype TYPE      to compute in: float (default), double, bfloat16\n"
@@ -125,24 +126,53 @@ static int failed(bool speaks)
     return TOOL_FAILED;
 }
 
+/* The prompt is read, as bytes, pieces or numbers. */
+static enum hkt_status read_prompt(struct hkt_generator *generator, const struct options *o, size_t *out_count)
+{
+    const struct hkt_tokenizer *tokenizer = hkt_generator_tokenizer(generator);
+    const size_t bytes = strlen(o->prompt); /* there are no more tokens than that */
+    int32_t *tokens = malloc(bytes * sizeof *tokens);
+    enum hkt_status rc = tokens == NULL ? HKT_ERR_NOMEM : HKT_OK;
+
+    *out_count = 0;
+    if (rc == HKT_OK && tokenizer != NULL && !o->is_ids)
+        rc = hkt_tokenizer_encode(tokenizer, o->prompt, bytes, tokens, out_count);
+    else if (rc == HKT_OK)
+        for (const char *p = o->prompt; *p != '\0';)
+            tokens[(*out_count)++] = o->is_ids ? take_id(&p) : (unsigned char)*p++;
+    if (rc == HKT_OK)
+        rc = hkt_generator_prompt(generator, tokens, (int64_t)*out_count);
+    free(tokens);
+    return rc;
+}
+
+static void write_token(const struct hkt_generator *generator, int32_t token)
+{
+    const struct hkt_tokenizer *tokenizer = hkt_generator_tokenizer(generator);
+    size_t bytes = 0;
+    const char *piece = tokenizer != NULL ? hkt_tokenizer_piece(tokenizer, token, &bytes) : NULL;
+
+    if (piece != NULL)
+        fwrite(piece, 1, bytes, stdout);
+    else
+        putchar(tokenizer == NULL && token < 256 ? token : '?');
+}
+
 static int write_text(struct hkt_generator *generator, const struct options *o, bool speaks)
 {
-    const long given = o->is_ids ? count_ids(o->prompt) : (long)strlen(o->prompt);
-    const long room = (long)hkt_generator_positions(generator) - given;
-    const long wanted = o->tokens > 0 ? o->tokens : 200, count = o->tokens == 0 && wanted > room ? room : wanted;
+    size_t read = 0;
 
-    if (!o->is_ids && hkt_generator_vocab(generator) > BYTES) {
+    if (!o->is_ids && hkt_generator_tokenizer(generator) == NULL && hkt_generator_vocab(generator) > BYTES) {
         if (speaks)
-            hkt_tool_say("generate", "the model has %lld tokens, which are not bytes; give the prompt as numbers, with --ids",
-                         (long long)hkt_generator_vocab(generator));
+            hkt_tool_say("generate", "the model has %lld tokens, which are not bytes, and no vocab.json beside it; give the prompt "
+                         "as numbers, with --ids", (long long)hkt_generator_vocab(generator));
         return TOOL_FAILED;
     }
-    for (const char *p = o->prompt; *p != '\0';) {
-        const int32_t token = o->is_ids ? take_id(&p) : (unsigned char)*p++;
+    if (read_prompt(generator, o, &read) < 0)
+        return failed(speaks);
+    const long room = (long)hkt_generator_positions(generator) - (long)read;
+    const long wanted = o->tokens > 0 ? o->tokens : 200, count = o->tokens == 0 && wanted > room ? room : wanted;
 
-        if (hkt_generator_prompt(generator, &token, 1) < 0)
-            return failed(speaks);
-    }
     if (speaks && !o->is_ids)
         fputs(o->prompt, stdout);
     for (long i = 0; i < count; i++) {
@@ -153,7 +183,7 @@ static int write_text(struct hkt_generator *generator, const struct options *o, 
         if (speaks && o->is_ids)
             printf("%s%d", i > 0 ? " " : "", token);
         else if (speaks)
-            putchar(token);
+            write_token(generator, token);
     }
     if (speaks)
         putchar('\n');

@@ -29,11 +29,17 @@ static void print_head(const struct run *run)
 {
     const struct hkt_layout *l = &run->options.config.layout;
 
-    printf("%lld parameters (%s), %lld bytes of text, mesh %s, zero %d, schedule %s\n"
-           "%lld sequences of %lld tokens a step, in micro-batches of %lld\n",
-           (long long)hkt_trainer_params(run->trainer), hkt_dtype_name(run->options.config.dtype),
-           (long long)hkt_trainer_data_bytes(run->trainer), hkt_trainer_mesh(run->trainer), l->zero,
-           hkt_pipe_kind_name(l->schedule), (long long)l->global_batch, (long long)l->seq, (long long)l->micro_batch);
+    const struct hkt_tokenizer *tokenizer = hkt_trainer_tokenizer(run->trainer);
+    const int64_t bytes = hkt_trainer_data_bytes(run->trainer), tokens = hkt_trainer_data_tokens(run->trainer);
+
+    printf("%lld parameters (%s), %lld bytes of text, mesh %s, zero %d, schedule %s\n",
+           (long long)hkt_trainer_params(run->trainer), hkt_dtype_name(run->options.config.dtype), (long long)bytes,
+           hkt_trainer_mesh(run->trainer), l->zero, hkt_pipe_kind_name(l->schedule));
+    if (tokenizer != NULL)
+        printf("%lld tokens of a vocabulary of %lld, %.3f bytes a token\n", (long long)tokens,
+               (long long)hkt_tokenizer_vocab(tokenizer), (double)bytes / (double)tokens);
+    printf("%lld sequences of %lld tokens a step, in micro-batches of %lld\n", (long long)l->global_batch, (long long)l->seq,
+           (long long)l->micro_batch);
     printf("%8s %9s %9s %10s %9s %8s\n", "step", "loss", "norm", "tokens/s", "memory", "waiting");
     fflush(stdout);
 }

@@ -8,7 +8,7 @@
 
 static const char help_text[] =
     "usage: hocket train [OPTIONS]\n\n"
-    "Trains a small GPT on the bytes of a text, cut over ranks as you say. Start it with `hocket run -n N`, mpirun, torchrun or\n"
+    "Trains a small GPT on a text, cut over ranks as you say. Start it with `hocket run -n N`, mpirun, torchrun or\n"
     "srun; alone it is one rank. dp * tp * pp must be the number of ranks. The layout does not change what is computed.\n\n"
     "layout\n"
     "      --dp N  --tp N  --pp N  ranks along data, tensor and pipeline parallelism (1)\n"
@@ -24,9 +24,11 @@ static const char help_text[] =
     "      --experts N --top-k N   experts instead of each MLP, and how many a token goes to (0, 1)\n"
     "      --llama                 RMS norm, SwiGLU, rotary positions, no biases, untied head; default: as GPT-2\n"
     "      --dtype TYPE            float (default), double, bfloat16 (with float masters and gradients)\n"
-    "      --dropout P             0\n"
+    "      --dropout P --attention-dropout P   after embedding, attention and MLP (0); of attention's weights (0)\n"
     "training\n"
     "      --data FILE             a text, or a folder of texts; default: the licences in /usr/share/common-licenses\n"
+    "      --tokens KIND           bytes (default); bpe:N: N pieces learned from the text; a folder with GPT-2's vocab.json and\n"
+    "                              merges.txt. Checkpoints keep them\n"
     "      --batch N               sequences per step on all ranks together (16)\n"
     "      --micro-batches N       per step and data-parallel rank (as many as sequences)\n"
     "      --seq N                 tokens of a sequence (64)\n"
@@ -48,12 +50,12 @@ static const char help_text[] =
     "      --json FILE --svg FILE  everything that was measured; the loss curve\n"
     "      --trace FILE            the last three steps of all ranks, to look at in chrome://tracing or ui.perfetto.dev\n"
     "  -h, --help                  this text\n\n"
-    "Columns: loss in nats per byte, norm of the gradient before clipping, memory of rank 0, and which share of the step rank 0\n"
+    "Columns: loss in nats per token, norm of the gradient before clipping, memory of rank 0, and which share of the step rank 0\n"
     "stood still for communication of any kind.\n"
     "Exit codes: 0 success, 1 failure, 2 wrong usage or an impossible layout.\n";
 
 enum option_kind { INT, WIDE, LONG, REAL, BYTES, FLAG, TEXT, OTHER };
-enum other { O_SCHEDULE, O_RECOMPUTE, O_LLAMA, O_DTYPE, O_OPTIMIZER, O_NO_OVERLAP, O_MICROS, O_DATA, O_MESH, O_SEED, O_FAST,
+enum other { O_SCHEDULE, O_RECOMPUTE, O_LLAMA, O_DTYPE, O_OPTIMIZER, O_NO_OVERLAP, O_MICROS, O_DATA, O_TOKENS, O_MESH, O_SEED, O_FAST,
              O_SYNC, O_HELP };
 
 struct row {
@@ -82,6 +84,7 @@ static const struct row rows[] = {
     { "experts", INT, AT(config.shape.experts), 0, 1 << 20 },
     { "top-k", INT, AT(config.shape.top_k), 1, 1 << 20 },
     { "dropout", REAL, AT(config.dropout), 0, 0.999 },
+    { "attention-dropout", REAL, AT(config.attention_dropout), 0, 0.999 },
     { "batch", WIDE, AT(config.layout.global_batch), 1, 1 << 30 },
     { "seq", WIDE, AT(config.layout.seq), 1, 1 << 24 },
     { "steps", LONG, AT(steps), 1, 1e12 },
@@ -113,6 +116,7 @@ static const struct row rows[] = {
     { "optimizer", OTHER, O_OPTIMIZER, 1, 0 },
     { "micro-batches", OTHER, O_MICROS, 1, 0 },
     { "data", OTHER, O_DATA, 1, 0 },
+    { "tokens", OTHER, O_TOKENS, 1, 0 },
     { "mesh", OTHER, O_MESH, 1, 0 },
     { "seed", OTHER, O_SEED, 1, 0 },
     { "llama", OTHER, O_LLAMA, 0, 0 },
@@ -156,6 +160,7 @@ static bool apply_other(enum other other, const char *value, struct train_option
         return strcmp(value, "sgd") == 0 || strcmp(value, "adamw") == 0;
     case O_MICROS: return hkt_tool_parse_int(value, 1, 1 << 20, &late->micros);
     case O_DATA: snprintf(o->data, sizeof o->data, "%s", value); return value[0] != '\0';
+    case O_TOKENS: snprintf(o->tokens, sizeof o->tokens, "%s", value); return value[0] != '\0';
     case O_MESH: snprintf(o->mesh, sizeof o->mesh, "%s", value); return value[0] != '\0';
     case O_SEED:
         if (!hkt_tool_parse_int(value, 0, 1L << 62, &number))
@@ -233,6 +238,7 @@ static int finish(struct train_options *o, const struct late *late, bool speaks)
     if (!late->has_decay)
         o->config.decay_steps = o->steps;
     o->config.data = o->data[0] != '\0' ? o->data : NULL;
+    o->config.tokens = o->tokens[0] != '\0' ? o->tokens : NULL;
     o->config.mesh = o->mesh[0] != '\0' ? o->mesh : NULL;
     return -1;
 }

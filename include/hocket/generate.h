@@ -6,6 +6,7 @@
 #include <stdint.h>
 
 #include "hocket/comm.h"
+#include "hocket/tokens.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -39,6 +40,8 @@ HKT_API HKT_NODISCARD enum hkt_status hkt_generator_next(struct hkt_generator *g
 /** The model's vocabulary: logits of the next token after what was read, for all words, on all ranks. out_logits[vocab]. */
 HKT_API HKT_NODISCARD enum hkt_status hkt_generator_logits(struct hkt_generator *generator, double *out_logits);
 HKT_API int64_t hkt_generator_vocab(const struct hkt_generator *generator);
+/** The tokenizer that lies beside the model: borrowed; NULL: there is none, and tokens are bytes. */
+HKT_API const struct hkt_tokenizer *hkt_generator_tokenizer(const struct hkt_generator *generator);
 
 #ifdef __cplusplus
 }

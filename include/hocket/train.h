@@ -13,6 +13,7 @@
 #include "hocket/formulas.h"
 #include "hocket/layout.h"
 #include "hocket/step_bytes.h"
+#include "hocket/tokens.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -23,18 +24,21 @@ enum hkt_train_optimizer { HKT_TRAIN_ADAMW, HKT_TRAIN_SGD };
 
 /** What to train, how, and how it is cut. Start from hkt_train_defaults. Strings are borrowed during the call. */
 struct hkt_train_config {
-    struct hkt_shape shape;   /* vocab is 256 (bytes) or more */
+    struct hkt_shape shape;   /* vocab is as many as there are tokens, or more; less: it becomes that */
     struct hkt_layout layout; /* nranks: of the communicator; global_batch, micro_batch, seq: of a step */
     const char *mesh;         /* order of axes, as in hocket/mesh.h; NULL: "tp dp pp" */
     enum hkt_dtype dtype;     /* F32, F64, or BF16 with F32 masters and gradients */
     enum hkt_train_norm norm;
-    double dropout;
+    double dropout;           /* after embedding, attention and MLP */
+    double attention_dropout; /* of attention's weights */
     uint64_t seed;            /* of first parameters, dropout, and the choice of sequences */
     enum hkt_recompute recompute;
     double capacity_factor, balance_weight, z_weight; /* of experts; capacity 0: no token is dropped */
 
     const char *data;         /* a text; NULL: the licences in /usr/share/common-licenses */
     double held_out;          /* share at its end that is not trained on, for hkt_trainer_evaluate */
+    const char *tokens;       /* NULL or "bytes": bytes; "bpe:4096": as many pieces (hocket/tokens.h), learned from what is trained on;
+                               * else a folder with vocab.json and merges.txt */
 
     enum hkt_train_optimizer optimizer;
     double lr, lr_min;        /* after warm-up lr falls along a cosine to lr_min at decay_steps */
@@ -86,7 +90,7 @@ HKT_API HKT_NODISCARD enum hkt_status hkt_trainer_evaluate(struct hkt_trainer *t
 HKT_API HKT_NODISCARD enum hkt_status hkt_trainer_save(struct hkt_trainer *trainer, const char *dir, int is_async);
 /** Go on from the checkpoint that DIR/latest names, or that DIR is, in whatever layout it was made. Bit for bit as if there had
  *  been no stop, in the same layout.
- *  Errors   INVALID names what differs between its model and this one, or what is wrong with its files; SYSTEM */
+ *  Errors   INVALID names what differs between its model or tokens and this one's, or what is wrong with its files; SYSTEM */
 HKT_API HKT_NODISCARD enum hkt_status hkt_trainer_resume(struct hkt_trainer *trainer, const char *dir);
 /** Take only parameters, for instance from GPT-2's model.safetensors as Hugging Face has it.
  *  Errors   INVALID names the tensor that is missing or of another shape, or the number of heads; SYSTEM */
@@ -106,6 +110,9 @@ HKT_API int64_t hkt_trainer_steps(const struct hkt_trainer *trainer);
 /** The map of groups, "tp:2 dp:2 pp:1". */
 HKT_API const char *hkt_trainer_mesh(const struct hkt_trainer *trainer);
 HKT_API int64_t hkt_trainer_data_bytes(const struct hkt_trainer *trainer);
+HKT_API int64_t hkt_trainer_data_tokens(const struct hkt_trainer *trainer);
+/** How the text became tokens: borrowed; NULL: bytes are the tokens. */
+HKT_API const struct hkt_tokenizer *hkt_trainer_tokenizer(const struct hkt_trainer *trainer);
 
 /** Bytes of the vectors that collectives of this rank worked on so far, by kind of parallelism ("dp", "tp", "sp", "pp", "ep");
  *  "scalars" (losses and norms); 0 for another name. */

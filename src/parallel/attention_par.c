@@ -16,7 +16,8 @@ static char *at(const struct hkt__block *block, const void *data, int64_t elems)
 }
 
 /* The shape of the kernel's call, on q, k and v side by side. */
-static struct hkt__attention shape_of(const struct hkt__block *block, const struct hkt__attention_saved *saved)
+static struct hkt__attention shape_of(const struct hkt__block *block, const struct hkt__block_site *site,
+                                      const struct hkt__attention_saved *saved)
 {
     const int64_t seq = block->config->seq, d = block->head_dim, ld = width(block);
     const struct hkt__attention attention = {
@@ -36,6 +37,12 @@ static struct hkt__attention shape_of(const struct hkt__block *block, const stru
         .ld_y = block->heads * d,
         .y = saved->y,
         .lse = saved->lse,
+        .dropout = { .p = site->has_dropout ? block->config->attention_dropout : 0,
+                     .rng = { .seed = block->config->seed,
+                              .site = hkt__rng_site(HKT__SITE_WEIGHTS, (unsigned)site->layer, site->step) },
+                     .first_row = site->first_row,
+                     .first_head = block->first_head,
+                     .heads_all = block->config->shape.heads },
     };
 
     return attention;
@@ -60,19 +67,19 @@ static void turn(struct hkt__block *block, void *qkv, int inverse)
 }
 
 /* Softmax of scores over values: what selective recompute makes again. */
-static void core(struct hkt__block *block, struct hkt__attention_saved *saved)
+static void core(struct hkt__block *block, const struct hkt__block_site *site, struct hkt__attention_saved *saved)
 {
     saved->y = hkt__block_get(block, block->rows * block->heads * block->head_dim);
     saved->lse = hkt__block_get_real(block, block->rows * block->heads);
     if (!hkt__block_ok(block))
         return;
-    const struct hkt__attention attention = shape_of(block, saved);
+    const struct hkt__attention attention = shape_of(block, site, saved);
 
     hkt__block_note(block, block->ops->attention(block->math, &attention));
 }
 
 void *hkt__attention_forward(struct hkt__block *block, const struct hkt__layer_weights *weights,
-                             struct hkt__attention_saved *saved)
+                             const struct hkt__block_site *site, struct hkt__attention_saved *saved)
 {
     saved->qkv = hkt__block_get(block, block->rows * width(block));
     hkt__block_linear(block, &(struct hkt__linear){ .rows = block->rows,
@@ -83,7 +90,7 @@ void *hkt__attention_forward(struct hkt__block *block, const struct hkt__layer_w
                                                     .bias = weights->qkv_bias.value,
                                                     .y = saved->qkv });
     turn(block, saved->qkv, 0);
-    core(block, saved);
+    core(block, site, saved);
     void *y = hkt__block_get(block, block->rows * block->hidden);
 
     hkt__block_linear(block, &(struct hkt__linear){ .rows = block->rows,
@@ -96,12 +103,13 @@ void *hkt__attention_forward(struct hkt__block *block, const struct hkt__layer_w
 }
 
 void *hkt__attention_backward(struct hkt__block *block, const struct hkt__layer_weights *weights,
-                              struct hkt__attention_saved *saved, struct hkt__attention_kept *kept)
+                              const struct hkt__block_site *site, struct hkt__attention_saved *saved,
+                              struct hkt__attention_kept *kept)
 {
     const int64_t q_width = block->heads * block->head_dim;
 
     if (saved->y == NULL)
-        core(block, saved);
+        core(block, site, saved);
     void *dy = hkt__block_get(block, block->rows * q_width);
 
     hkt__block_linear_grad(block, &(struct hkt__linear){ .rows = block->rows,
@@ -112,7 +120,7 @@ void *hkt__attention_backward(struct hkt__block *block, const struct hkt__layer_
                                                          .dx = dy });
     kept->dqkv = hkt__block_get(block, block->rows * width(block));
     if (hkt__block_ok(block)) {
-        struct hkt__attention attention = shape_of(block, saved);
+        struct hkt__attention attention = shape_of(block, site, saved);
 
         attention.dy = dy;
         attention.dq = kept->dqkv;

@@ -25,7 +25,7 @@ struct hkt__block {
     enum hkt_status status;
     bool is_cut; /* sequence parallelism over more than one rank */
     int64_t hidden, head_dim, rows, rows_here, first_here;
-    int64_t heads, kv_heads;                 /* of this rank */
+    int64_t heads, kv_heads, first_head;     /* of this rank; first_head: of its query heads, in the model */
     struct hkt_range vocab;                  /* of this rank */
     int32_t *positions;                      /* [rows] */
     void *cosines, *sines;                   /* rotary; NULL without */
@@ -59,7 +59,7 @@ struct hkt__block_site {
     uint64_t step;
     int64_t first_row;
     int layer;
-    bool has_dropout;
+    bool has_dropout;               /* where config says so; false: evaluation */
     double scale;                   /* of gradients */
     int64_t tokens;                 /* that count: weight of balance and z-loss */
     struct hkt__gpt_result *result; /* where losses and drops are added; NULL: nowhere (recompute) */
@@ -102,7 +102,7 @@ void *hkt__block_norm(struct hkt__block *block, const struct hkt__norm_weights *
 /** In place on d. Drops what was saved. */
 void hkt__block_norm_grad(struct hkt__block *block, const struct hkt__norm_weights *weights,
                           struct hkt__norm_saved *saved, void *d);
-enum { HKT__SITE_EMBEDDING = 1, HKT__SITE_ATTENTION, HKT__SITE_MLP, HKT__SITE_INIT };
+enum { HKT__SITE_EMBEDDING = 1, HKT__SITE_ATTENTION, HKT__SITE_MLP, HKT__SITE_INIT, HKT__SITE_WEIGHTS };
 /** y = dropout(x) over this rank's rows, or a copy. y may be x. */
 void hkt__block_dropout(struct hkt__block *block, int what, const struct hkt__block_site *site, const void *x, void *y);
 
@@ -120,10 +120,11 @@ struct hkt__attention_kept {
 };
 /** in -> this rank's part of the output [rows][hidden]. */
 void *hkt__attention_forward(struct hkt__block *block, const struct hkt__layer_weights *weights,
-                             struct hkt__attention_saved *saved);
+                             const struct hkt__block_site *site, struct hkt__attention_saved *saved);
 /** kept->dy [rows][hidden] -> this rank's part of the gradient of `in`. */
 void *hkt__attention_backward(struct hkt__block *block, const struct hkt__layer_weights *weights,
-                              struct hkt__attention_saved *saved, struct hkt__attention_kept *kept);
+                              const struct hkt__block_site *site, struct hkt__attention_saved *saved,
+                              struct hkt__attention_kept *kept);
 void hkt__attention_weights(struct hkt__block *block, const struct hkt__layer_weights *weights,
                             struct hkt__attention_saved *saved, struct hkt__attention_kept *kept);
 void hkt__attention_drop(struct hkt__block *block, struct hkt__attention_saved *saved,

@@ -64,7 +64,7 @@ void hkt__block_dropout(struct hkt__block *block, int what, const struct hkt__bl
 
     if (!hkt__block_ok(block))
         return;
-    if (!site->has_dropout) {
+    if (!site->has_dropout || block->config->dropout == 0) {
         if (x != y)
             memcpy(y, x, (size_t)elems * block->ops->store_bytes);
         return;
@@ -142,7 +142,7 @@ void hkt__layer_forward(struct hkt__block *block, const struct hkt__layer_weight
     const struct join attention = attention_join(weights, site), mlp = mlp_join(weights, site);
 
     saved->attention.in = hkt__tp_gather(block, hkt__block_norm(block, &weights->norm1, io->x, &saved->norm1));
-    saved->middle = hkt__tp_reduce(block, hkt__attention_forward(block, weights, &saved->attention));
+    saved->middle = hkt__tp_reduce(block, hkt__attention_forward(block, weights, site, &saved->attention));
     join_add(block, &attention, io->x, saved->middle, saved->middle);
     saved->mlp_in = hkt__tp_gather(block, hkt__block_norm(block, &weights->norm2, saved->middle, &saved->norm2));
     void *y = io->out == NULL ? NULL : hkt__block_get(block, block->rows * block->hidden);
@@ -224,7 +224,7 @@ void hkt__layer_backward(struct hkt__block *block, const struct hkt__layer_weigh
     void *dmiddle = mlp_backward(block, weights, site, grad);
 
     grad->kept->attention.dy = join_grad(block, &attention, dmiddle);
-    void *d = hkt__attention_backward(block, weights, &saved->attention, &grad->kept->attention);
+    void *d = hkt__attention_backward(block, weights, site, &saved->attention, &grad->kept->attention);
 
     d = hkt__tp_reduce(block, d);
     hkt__block_norm_grad(block, &weights->norm1, &saved->norm1, d);

@@ -1,6 +1,7 @@
 /* Checkpoints: a folder per step with two safetensors files, model.safetensors (parameters in the real type, under the names
- * and in the shapes of Hugging Face's GPT-2 where the model has these tensors; config.json if it is a GPT-2) and optimizer.safetensors (the moments, as
- * exp_avg.NAME and exp_avg_sq.NAME). Files say nothing of the layout they were written in: each element is written by the one
+ * and in the shapes of Hugging Face's GPT-2 where the model has these tensors) and optimizer.safetensors (the moments, as
+ * exp_avg.NAME and exp_avg_sq.NAME); config.json if it is a GPT-2; vocab.json and merges.txt where tokens are not bytes. Files say
+ * nothing of the layout they were written in: each element is written by the one
  * rank that counts it, at its place in the whole tensor, and each rank of any other layout reads just what it updates.
  *
  * Headers carry checksums (parallel/checksum.h): what was changed since is refused, by name.
@@ -17,6 +18,7 @@
 #include "parallel/engine.h"
 #include "parallel/gpt.h"
 #include "parallel/safetensors.h"
+#include "parallel/tokens.h"
 
 /** How the tensors of a model lie in a file. */
 struct hkt__files {
@@ -51,6 +53,7 @@ struct hkt__checkpoint {
     struct hkt__memory *memory;
     const char *config;                 /* text of config.json, for a save; NULL or "": none */
     struct hkt_comm *comm;              /* all ranks; nobody else may use it during a save. NULL: one rank */
+    const struct hkt_tokenizer *tokenizer; /* saved too; NULL: none */
 };
 
 struct hkt__save;

@@ -14,6 +14,7 @@
 
 enum { FILE_MODEL, FILE_OPTIMIZER, FILE_COUNT, FILE_CONFIG = FILE_COUNT, FOLDER };
 static const char *const file_names[FOLDER] = { "model.safetensors", "optimizer.safetensors", HKT__HF_CONFIG_NAME };
+static const char *const token_files[] = { "vocab.json", "merges.txt" };
 static const char *const prefixes[HKT__STATE_COUNT] = { "", "exp_avg.", "exp_avg_sq." };
 
 #define GATHER_ELEMS 8192
@@ -129,6 +130,22 @@ static enum hkt_status make_folder(const char *path)
                : hkt__parallel_fail(HKT_ERR_SYSTEM, "the folder %s cannot be made: %s", path, strerror(errno));
 }
 
+static enum hkt_status write_tokens(const struct hkt__save *save, const char *folder)
+{
+    const struct hkt_tokenizer *tokenizer = save->checkpoint.tokenizer;
+    char path[HKT__ST_PATH_MAX + 16];
+    enum hkt_status rc = tokenizer != NULL ? hkt_tokenizer_save(tokenizer, folder) : HKT_OK;
+
+    for (int i = 0; i < 2 && rc == HKT_OK; i++) {
+        snprintf(path, sizeof path, "%s/%s", folder, token_files[i]);
+        if (tokenizer != NULL)
+            rc = sync_path(path);
+        else
+            unlink(path); /* of another model, whose save here was cut short */
+    }
+    return rc;
+}
+
 static uint64_t head_bytes(const char *head)
 {
     uint64_t bytes = 0;
@@ -138,7 +155,7 @@ static uint64_t head_bytes(const char *head)
     return bytes + 8;
 }
 
-/* Rank 0: the folder, and files that are all header and holes. */
+/* Rank 0: the folder, texts, and files that are all header and holes. */
 static enum hkt_status prepare(const struct hkt__save *save)
 {
     const char *config = save->checkpoint.config;
@@ -148,6 +165,8 @@ static enum hkt_status prepare(const struct hkt__save *save)
     path_of(save, true, FOLDER, path, sizeof path);
     if (rc == HKT_OK)
         rc = make_folder(path);
+    if (rc == HKT_OK)
+        rc = write_tokens(save, path);
     path_of(save, true, FILE_CONFIG, path, sizeof path);
     if (config == NULL || config[0] == '\0')
         unlink(path); /* of another model, whose save here was cut short */
@@ -278,6 +297,10 @@ static void remove_folder(const char *path)
 
     for (int i = 0; i < FOLDER; i++) {
         snprintf(file, sizeof file, "%s/%s", path, file_names[i]);
+        unlink(file);
+    }
+    for (int i = 0; i < 2; i++) {
+        snprintf(file, sizeof file, "%s/%s", path, token_files[i]);
         unlink(file);
     }
     rmdir(path);

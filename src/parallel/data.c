@@ -95,6 +95,15 @@ static enum hkt_status add_folder(struct hkt__data *data, const char *path)
     return rc;
 }
 
+static enum hkt_status check_length(const struct hkt__data *data, const char *name, const char *unit, int64_t seq)
+{
+    if (data->count - data->held_out > seq)
+        return HKT_OK;
+    return hkt__parallel_fail(HKT_ERR_INVALID,
+                              "the text %s has %lld %s to train on; a sequence of %lld tokens and the one after need %lld", name,
+                              (long long)(data->count - data->held_out), unit, (long long)seq, (long long)seq + 1);
+}
+
 enum hkt_status hkt__data_init(const char *path, double held_out, int64_t seq, struct hkt__data *out_data)
 {
     const char *from = path != NULL ? path : HKT__DATA_DEFAULT;
@@ -108,10 +117,9 @@ enum hkt_status hkt__data_init(const char *path, double held_out, int64_t seq, s
         return hkt__parallel_fail(HKT_ERR_INVALID, "a share of %g cannot be held out; it is 0 to less than 1", held_out);
     rc = S_ISDIR(info.st_mode) ? add_folder(&data, from) : add_file(&data, from, info.st_size);
     data.held_out = (int64_t)((double)data.count * held_out);
-    if (rc == HKT_OK && data.count - data.held_out < seq + 1)
-        rc = hkt__parallel_fail(HKT_ERR_INVALID,
-                                "the text %s has %lld bytes to train on; a sequence of %lld tokens and the one after need %lld",
-                                from, (long long)(data.count - data.held_out), (long long)seq, (long long)seq + 1);
+    data.text_bytes = data.count;
+    if (rc == HKT_OK)
+        rc = check_length(&data, from, "bytes", seq);
     if (rc < 0)
         hkt__data_fini(&data);
     else
@@ -122,14 +130,45 @@ enum hkt_status hkt__data_init(const char *path, double held_out, int64_t seq, s
 void hkt__data_fini(struct hkt__data *data)
 {
     hkt__parallel_free(data->bytes);
+    hkt__parallel_free(data->tokens);
     data->bytes = NULL;
+    data->tokens = NULL;
+}
+
+enum hkt_status hkt__data_encode(struct hkt__data *data, const struct hkt_tokenizer *tokenizer, int64_t seq)
+{
+    const size_t trained = (size_t)(data->count - data->held_out), held = (size_t)data->held_out;
+    size_t counts[2] = { 0, 0 };
+    int32_t *tokens = hkt__parallel_calloc((size_t)data->count + 1, sizeof *tokens);
+    enum hkt_status rc;
+
+    if (tokens == NULL)
+        return hkt__parallel_fail(HKT_ERR_NOMEM, "no memory for the tokens of a text of %lld bytes", (long long)data->count);
+    rc = hkt_tokenizer_encode(tokenizer, data->bytes, trained, tokens, &counts[0]);
+    if (rc == HKT_OK)
+        rc = hkt_tokenizer_encode(tokenizer, data->bytes + trained, held, tokens + counts[0], &counts[1]);
+    if (rc < 0) {
+        hkt__parallel_free(tokens);
+        return rc;
+    }
+    hkt__parallel_free(data->bytes);
+    data->bytes = NULL;
+    data->tokens = tokens;
+    data->count = (int64_t)(counts[0] + counts[1]);
+    data->held_out = (int64_t)counts[1];
+    return check_length(data, "as it is encoded", "tokens", seq);
+}
+
+static int32_t token_at(const struct hkt__data *data, int64_t at)
+{
+    return data->tokens != NULL ? data->tokens[at] : data->bytes[at];
 }
 
 static void copy(const struct hkt__data *data, int64_t at, int64_t seq, int32_t *out_ids, int32_t *out_targets)
 {
     for (int64_t i = 0; i < seq; i++) {
-        out_ids[i] = data->bytes[at + i];
-        out_targets[i] = data->bytes[at + i + 1];
+        out_ids[i] = token_at(data, at + i);
+        out_targets[i] = token_at(data, at + i + 1);
     }
 }
 

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "parallel/alloc.h"
 #include "parallel/fail.h"
@@ -67,6 +68,21 @@ static enum hkt_status load(struct hkt_generator *g, const char *path)
     return hkt__checkpoint_load(&checkpoint, path, true, NULL);
 }
 
+/* The vocabulary beside the model, if there is one. */
+static enum hkt_status load_tokens(struct hkt_generator *g, const char *path)
+{
+    char file[HKT__ST_PATH_MAX + 16];
+    enum hkt_status rc = HKT_OK;
+
+    snprintf(file, sizeof file, "%s/vocab.json", path);
+    if (access(file, F_OK) == 0)
+        rc = hkt_tokenizer_load(path, &g->tokenizer);
+    if (rc == HKT_OK && g->tokenizer != NULL && hkt_tokenizer_vocab(g->tokenizer) > g->vocab)
+        rc = hkt__parallel_fail(HKT_ERR_INVALID, "%s has %lld pieces, but the model beside it %lld tokens", file,
+                                (long long)hkt_tokenizer_vocab(g->tokenizer), (long long)g->vocab);
+    return rc;
+}
+
 static enum hkt_status make_cache(struct hkt_generator *g)
 {
     const struct hkt__block *block = &g->gpt->block;
@@ -112,6 +128,8 @@ enum hkt_status hkt_generator_create(const struct hkt_generate_config *config, s
         rc = hkt__shape_find(path, &model);
     if (rc == HKT_OK)
         rc = plan(g, &model, nranks);
+    if (rc == HKT_OK)
+        rc = load_tokens(g, path);
     rc = hkt__agree(g->comm, rc, "reading a checkpoint");
     if (rc == HKT_OK)
         rc = make_model(g, &model, rank, nranks);
@@ -139,6 +157,7 @@ enum hkt_status hkt_generator_destroy(struct hkt_generator *g)
     hkt__engine_destroy(g->engine);
     hkt__gpt_destroy(g->gpt);
     hkt_mesh_destroy(g->mesh);
+    hkt_tokenizer_destroy(g->tokenizer);
     hkt__parallel_free(g->keys);
     hkt__parallel_free(g->values);
     hkt__parallel_free(g->logits);
@@ -183,6 +202,11 @@ enum hkt_status hkt_generator_logits(struct hkt_generator *g, double *out_logits
         return hkt__parallel_fail(HKT_ERR_INVALID, "nothing was read yet: a prompt has at least one token");
     memcpy(out_logits, g->logits, (size_t)g->vocab * sizeof *out_logits);
     return HKT_OK;
+}
+
+const struct hkt_tokenizer *hkt_generator_tokenizer(const struct hkt_generator *g)
+{
+    return g->tokenizer;
 }
 
 /* ---- the choice ---- */

@@ -15,6 +15,7 @@ struct hkt_generator {
     struct hkt__memory memory;
     struct hkt__gpt *gpt;
     struct hkt__engine *engine;
+    struct hkt_tokenizer *tokenizer;   /* NULL: tokens are bytes */
     int64_t positions, read, vocab;    /* read: tokens so far */
     void **keys, **values;             /* [layers] store [positions][kv heads of this rank * head_dim] */
     void *part;                        /* real: this rank's logits, of the last token read */

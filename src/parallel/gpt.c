@@ -41,11 +41,12 @@ static enum hkt_status check(const struct hkt__gpt_config *config, const struct 
         .schedule = config->chunks > 1 ? HKT_PIPE_INTERLEAVED : HKT_PIPE_GPIPE,
     };
 
-    if (config->seq < 1 || config->micro_batch < 1 || !(config->dropout >= 0 && config->dropout < 1))
-        return hkt__parallel_fail(HKT_ERR_INVALID,
-                                  "a model of sequences of %lld, %lld in a micro-batch, dropout %g: the first two must "
-                                  "be at least 1, dropout from 0 to less than 1",
-                                  (long long)config->seq, (long long)config->micro_batch, config->dropout);
+    if (config->seq < 1 || config->micro_batch < 1)
+        return hkt__parallel_fail(HKT_ERR_INVALID, "a model of sequences of %lld, %lld in a micro-batch: both must be at least 1",
+                                  (long long)config->seq, (long long)config->micro_batch);
+    if (!(config->dropout >= 0 && config->dropout < 1 && config->attention_dropout >= 0 && config->attention_dropout < 1))
+        return hkt__parallel_fail(HKT_ERR_INVALID, "dropout %g, of attention %g: each is from 0 to less than 1", config->dropout,
+                                  config->attention_dropout);
     if (shape->shared > 0 || shape->kv_rank > 0 || shape->q_rank > 0)
         return hkt__parallel_fail(HKT_ERR_UNSUPPORTED,
                                   "shared experts and latent attention can be counted and planned, but not run");
@@ -118,6 +119,7 @@ static enum hkt_status make_links(struct hkt__gpt *gpt)
             return hkt__parallel_pass(rc, "a stream for messages between stages");
     }
     block->heads = heads.q.count;
+    block->first_head = heads.q.first;
     block->kv_heads = heads.kv.count;
     return HKT_OK;
 }

@@ -46,6 +46,7 @@ struct hkt__gpt_config {
     enum hkt_dtype dtype; /* store type of parameters and activations: F32, F64 or BF16 */
     int64_t seq, micro_batch; /* tokens of a sequence, sequences of a micro-batch */
     double dropout;     /* after embedding, attention and MLP */
+    double attention_dropout; /* of attention's weights, after the softmax */
     uint64_t seed;      /* of dropout and initial values */
     double init_deviation; /* [0.02]; of projections back into the residual divided by sqrt(2 * layers) */
     enum hkt_recompute recompute;

@@ -46,7 +46,7 @@ static struct hkt__block_site site_of(const struct turn *turn, int layer)
     struct hkt__block_site site = { .step = step->number,
                                     .first_row = micro->first_row,
                                     .layer = layer,
-                                    .has_dropout = gpt->config.dropout > 0 && !step->no_dropout,
+                                    .has_dropout = !step->no_dropout,
                                     .scale = step->scale,
                                     .result = gpt->result };
 

@@ -6,7 +6,7 @@
  * NeurIPS 2022. Heads are copied out of their rows once per tile loop, widened if stored narrow, so that all products run
  * on dense matrices. */
 #define TILE_Q 64
-#define TILE_K 64
+#define TILE_K DROP_KEYS
 
 /* Scratch of one call, cut out of one block of reals. keys * d each: k, v, dk, dv; TILE_Q * d each: q, y, dy, dq. */
 struct N(work) {
@@ -69,9 +69,9 @@ static int64_t N(kv_row)(const struct hkt__attention *a, int64_t b)
     return b * (a->kv_rows ? a->kv_rows : a->keys);
 }
 
-/* A tile: queries [i, i + nq) against keys [j, j + nk). */
+/* A tile: queries [i, i + nq) of sequence b against keys [j, j + nk), under one head. */
 struct N(tile) {
-    int64_t i, nq, j, nk;
+    int64_t b, head, i, nq, j, nk;
 };
 
 /* How many keys of the tile query r of it may see. */
@@ -87,6 +87,35 @@ static void N(scores)(const struct hkt__attention *a, const struct N(work) *w, c
     N(product)(w, (struct hkt__gemm){ .trans_b = 1, .m = t->nq, .n = t->nk, .k = a->head_dim, .alpha = a->scale, .a = w->q,
                                    .lda = a->head_dim, .b = w->k + t->j * a->head_dim, .ldb = a->head_dim,
                                    .c = w->scores, .ldc = TILE_K });
+}
+
+/* keep[c] = 1 / (1 - p), or 0 where query r of the tile drops key j + c. */
+static void N(keep)(const struct hkt__attention *a, const struct N(tile) *t, int64_t r, struct drop_numbers *numbers,
+                    REAL *keep)
+{
+    const uint32_t *word = drop_row(a, numbers, t->b * a->queries + t->i + r, t->head, t->j / TILE_K);
+    const uint32_t limit = (uint32_t)(a->dropout.p * 0x1p32); /* p < 1 */
+    const REAL factor = (REAL)(1 / (1 - a->dropout.p));
+
+    LANEWISE
+    for (int64_t c = 0; c < TILE_K; c++)
+        keep[c] = word[c] < limit ? 0 : factor;
+}
+
+/* x *= keep, for all queries of the tile; x has its shape. */
+static void N(drop)(const struct hkt__attention *a, const struct N(tile) *t, REAL *x)
+{
+    struct drop_numbers numbers = { .first = UINT64_MAX };
+
+    for (int64_t r = 0; a->dropout.p > 0 && r < t->nq; r++) {
+        REAL keep[TILE_K], *row = x + r * TILE_K;
+        const int64_t nk = t->nk;
+
+        N(keep)(a, t, r, &numbers, keep);
+        LANEWISE
+        for (int64_t c = 0; c < nk; c++)
+            row[c] *= keep[c];
+    }
 }
 
 /* Scores of row r become weights exp(score - largest so far); earlier sums are brought to that largest. */
@@ -128,6 +157,7 @@ static void N(forward_tiles)(const struct hkt__attention *a, const struct N(work
         N(scores)(a, w, t);
         for (int64_t r = 0; r < t->nq; r++)
             N(online)(a, w, t, r);
+        N(drop)(a, t, w->scores); /* their sum is that of all */
         N(product)(w, (struct hkt__gemm){ .m = t->nq, .n = a->head_dim, .k = t->nk, .alpha = 1, .beta = 1, .a = w->scores,
                                        .lda = TILE_K, .b = w->v + t->j * a->head_dim, .ldb = a->head_dim, .c = w->y,
                                        .ldc = a->head_dim });
@@ -137,7 +167,7 @@ static void N(forward_tiles)(const struct hkt__attention *a, const struct N(work
 static void N(forward_head)(const struct hkt__attention *a, const struct N(work) *w, int64_t b, int64_t head)
 {
     for (int64_t i = 0; i < a->queries; i += TILE_Q) {
-        struct N(tile) t = { .i = i, .nq = a->queries - i < TILE_Q ? a->queries - i : TILE_Q };
+        struct N(tile) t = { .b = b, .head = head, .i = i, .nq = a->queries - i < TILE_Q ? a->queries - i : TILE_Q };
         const int64_t shape[2] = { t.nq, a->head_dim };
         int64_t row = b * a->queries + i;
 
@@ -175,13 +205,15 @@ static enum hkt_status N(attention)(struct hkt__math *math, const struct hkt__at
 
 /* --- Backward ------------------------------------------------------------------------------------------------------- */
 
-/* The weights P of a tile from the saved log-sum-exp, then dS = P * (dP - D) in place of dP = dy v^T. D is in w->sum. */
+/* The weights P of a tile from the saved log-sum-exp, then dS = P * (dP - D) in place of dP = dy v^T. D is in w->sum: the sum
+ * of P * dP over all keys, which is y * dy with dropout too. What was dropped is then dropped from P, and from dP at once. */
 static void N(weights)(const struct hkt__attention *a, const struct N(work) *w, const struct N(tile) *t, const REAL *lse)
 {
     N(scores)(a, w, t);
     N(product)(w, (struct hkt__gemm){ .trans_b = 1, .m = t->nq, .n = t->nk, .k = a->head_dim, .alpha = 1, .a = w->dy,
                                    .lda = a->head_dim, .b = w->v + t->j * a->head_dim, .ldb = a->head_dim,
                                    .c = w->dscores, .ldc = TILE_K });
+    N(drop)(a, t, w->dscores);
     for (int64_t r = 0; r < t->nq; r++) {
         REAL *p = w->scores + r * TILE_K, *dp = w->dscores + r * TILE_K, shift = lse[r], dot = w->sum[r];
         const int64_t seen = N(seen)(a, t, r), nk = t->nk;
@@ -193,6 +225,7 @@ static void N(weights)(const struct hkt__attention *a, const struct N(work) *w, 
         for (int64_t c = 0; c < nk; c++)
             dp[c] = p[c] == 0 ? 0 : p[c] * (dp[c] - dot);
     }
+    N(drop)(a, t, w->scores);
 }
 
 static void N(backward_tile)(const struct hkt__attention *a, const struct N(work) *w, const struct N(tile) *t)
@@ -211,7 +244,7 @@ static void N(backward_tile)(const struct hkt__attention *a, const struct N(work
 static void N(backward_head)(const struct hkt__attention *a, const struct N(work) *w, int64_t b, int64_t head)
 {
     for (int64_t i = 0; i < a->queries; i += TILE_Q) {
-        struct N(tile) t = { .i = i, .nq = a->queries - i < TILE_Q ? a->queries - i : TILE_Q };
+        struct N(tile) t = { .b = b, .head = head, .i = i, .nq = a->queries - i < TILE_Q ? a->queries - i : TILE_Q };
         const int64_t shape[2] = { t.nq, a->head_dim };
         int64_t row = b * a->queries + i, end = a->keys - a->queries + i + t.nq;
         const REAL *lse = (const REAL *)a->lse + (b * a->heads + head) * a->queries + i;

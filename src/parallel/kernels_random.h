@@ -3,6 +3,7 @@
  * each round, so that blocks are lanes. */
 #define RANDOM_BLOCKS 32
 #define RANDOM_COUNT (4 * RANDOM_BLOCKS)
+#define DROP_KEYS 64 /* a tile of keys: two rows of them are made at a time */
 
 /* out[i] = number 4 * first + i of the stream. */
 static void random_numbers(const struct hkt__rng *rng, uint64_t first, uint32_t out[RANDOM_COUNT])
@@ -34,4 +35,26 @@ static void random_numbers(const struct hkt__rng *rng, uint64_t first, uint32_t 
         out[4 * b + 2] = c2[b];
         out[4 * b + 3] = c3[b];
     }
+}
+
+/* Numbers of attention's dropout, of two rows and one tile of keys. */
+struct drop_numbers {
+    uint64_t first; /* block that word begins with; UINT64_MAX: none yet */
+    uint32_t word[RANDOM_COUNT];
+};
+
+/* The numbers of query `row` of the call and keys [DROP_KEYS * tile, DROP_KEYS * (tile + 1)) under `head` of the call. */
+static const uint32_t *drop_row(const struct hkt__attention *a, struct drop_numbers *numbers, int64_t row, int64_t head,
+                                int64_t tile)
+{
+    const struct hkt__attention_dropout *d = &a->dropout;
+    const uint64_t place = (uint64_t)(d->first_row + row), tiles = (uint64_t)((a->keys + DROP_KEYS - 1) / DROP_KEYS);
+    const uint64_t column = place / 2 * (uint64_t)d->heads_all + (uint64_t)(d->first_head + head);
+    const uint64_t first = (column * tiles + (uint64_t)tile) * RANDOM_BLOCKS;
+
+    if (first != numbers->first) {
+        random_numbers(&d->rng, first, numbers->word);
+        numbers->first = first;
+    }
+    return numbers->word + place % 2 * DROP_KEYS;
 }

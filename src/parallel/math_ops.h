@@ -119,6 +119,16 @@ struct hkt__dropout {
     void *y;                 /* may be x */
 };
 
+/** Dropout of attention's weights, after the softmax. Whether the weight of key j is dropped for a query is a function of its
+ *  row in the whole batch, its head in the whole model, and j: number
+ *  ((row / 2 * heads_all + head) * ceil(keys / 64) + j / 64) * 128 + row % 2 * 64 + j % 64 of the stream. */
+struct hkt__attention_dropout {
+    double p;              /* 0: none */
+    struct hkt__rng rng;
+    int64_t first_row;     /* of the call's first query */
+    int64_t first_head, heads_all;
+};
+
 /** Attention: causal, query i sees keys 0 .. i + (keys - queries). Query head g uses key head g / (heads / kv_heads).
  *  ld: elements between rows of one sequence; sequence b starts at row b * queries (keys for k, v, dk, dv). */
 struct hkt__attention {
@@ -131,6 +141,7 @@ struct hkt__attention {
     void *lse;                    /* real [batch][heads][queries]: log of the sum of exp(scores); forward, NULL: not wanted */
     const void *dy;               /* store, ld_y */
     void *dq, *dk, *dv;           /* store, ld_q, ld_k, ld_v; overwritten; may be q, k, v */
+    struct hkt__attention_dropout dropout; /* the same in forward and backward; decoding has none */
 };
 
 struct hkt__math;

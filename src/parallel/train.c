@@ -54,7 +54,7 @@ static bool is_hybrid(const struct hkt_layout *l)
 static enum hkt_status check(const struct hkt_train_config *c)
 {
     if (c->shape.vocab < 256)
-        return hkt__parallel_fail(HKT_ERR_INVALID, "a vocabulary of %lld: tokens are bytes, so it is 256 or more",
+        return hkt__parallel_fail(HKT_ERR_INVALID, "a vocabulary of %lld: bytes are tokens, so it is 256 or more",
                                   (long long)c->shape.vocab);
     if (c->shape.positions > 0 && c->shape.positions < c->layout.seq)
         return hkt__parallel_fail(HKT_ERR_INVALID, "sequences of %lld tokens, but %lld positions are learned",
@@ -121,7 +121,8 @@ struct hkt__gpt_config hkt__train_model(const struct hkt_train_config *c)
 
     return (struct hkt__gpt_config){
         .shape = c->shape, .norm = c->norm == HKT_TRAIN_RMS_NORM ? HKT__NORM_RMS : HKT__NORM_LAYER, .dtype = c->dtype,
-        .seq = l->seq, .micro_batch = l->micro_batch, .dropout = c->dropout, .seed = c->seed, .recompute = c->recompute,
+        .seq = l->seq, .micro_batch = l->micro_batch, .dropout = c->dropout,
+        .attention_dropout = c->attention_dropout, .seed = c->seed, .recompute = c->recompute,
         .sequence_parallel = l->sequence_parallel, .chunks = or_one(l->chunks), .capacity_factor = c->capacity_factor,
         .balance_weight = c->balance_weight, .z_weight = c->z_weight, .renormalise = 1,
         .shard_axis = is_hybrid(l) ? "inner" : NULL, .align = FLAT_ALIGN, .bucket_elems = bucket_bytes / real_bytes,
@@ -274,7 +275,7 @@ enum hkt_status hkt_trainer_create(const struct hkt_train_config *config, struct
         return hkt__parallel_fail(HKT_ERR_NOMEM, "no memory for a trainer");
     hkt__memory_init(&t->memory, KEPT_MEMORY_MAX);
     t->config = *config;
-    t->config.mesh = t->config.data = NULL;
+    t->config.mesh = t->config.data = t->config.tokens = NULL;
     t->nranks = comm != NULL ? hkt_comm_size(comm) : 1;
     t->rank = comm != NULL ? hkt_comm_rank(comm) : 0;
     t->comm = t->nranks > 1 ? comm : NULL;
@@ -284,6 +285,8 @@ enum hkt_status hkt_trainer_create(const struct hkt_train_config *config, struct
         rc = hkt__data_init(config->data, config->held_out, config->layout.seq, &t->data);
     t->data.seed = config->seed;
     rc = hkt__agree(t->comm, rc, "reading the text");
+    if (rc == HKT_OK)
+        rc = hkt__train_tokens(t, config->tokens);
     if (rc == HKT_OK) {
         struct hkt_train_config whole = t->config;
 
@@ -317,6 +320,7 @@ enum hkt_status hkt_trainer_destroy(struct hkt_trainer *t)
     hkt_pipe_destroy(t->pipe);
     hkt_pipe_destroy(t->forward);
     hkt__data_fini(&t->data);
+    hkt_tokenizer_destroy(t->tokenizer);
     hkt__parallel_free(t->micros);
     hkt__parallel_free(t->ids);
     hkt__parallel_free(t->targets);
@@ -354,7 +358,17 @@ const char *hkt_trainer_mesh(const struct hkt_trainer *t)
 
 int64_t hkt_trainer_data_bytes(const struct hkt_trainer *t)
 {
+    return t->data.text_bytes;
+}
+
+int64_t hkt_trainer_data_tokens(const struct hkt_trainer *t)
+{
     return t->data.count;
+}
+
+const struct hkt_tokenizer *hkt_trainer_tokenizer(const struct hkt_trainer *t)
+{
+    return t->tokenizer;
 }
 
 uint64_t hkt_trainer_bytes(const struct hkt_trainer *t, const char *axis)

@@ -90,7 +90,8 @@ static struct hkt__checkpoint checkpoint_of(struct hkt_trainer *t)
 {
     return (struct hkt__checkpoint){ .own = hkt__gpt_own(t->gpt), .infos = t->infos, .engine = t->engine,
                                      .ops = hkt__gpt_ops(t->gpt),
-                                     .memory = &t->memory, .config = t->hf_config, .comm = t->save_comm };
+                                     .memory = &t->memory, .config = t->hf_config, .comm = t->save_comm,
+                                     .tokenizer = t->tokenizer };
 }
 
 enum hkt_status hkt_trainer_save(struct hkt_trainer *t, const char *dir, int is_async)
@@ -184,6 +185,8 @@ enum hkt_status hkt_trainer_resume(struct hkt_trainer *t, const char *dir)
 
     if (rc == HKT_OK)
         rc = read_clock(t, path, &step, &clock);
+    if (rc == HKT_OK)
+        rc = hkt__train_tokens_check(t, path);
     rc = hkt__agree(t->comm, rc, "resuming");
     if (rc == HKT_OK)
         rc = hkt__checkpoint_load(&checkpoint, path, false, NULL);

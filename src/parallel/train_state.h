@@ -23,6 +23,7 @@ struct hkt_trainer {
     struct hkt__engine *engine;
     struct hkt__gpt_param *infos; /* [nparams] */
     struct hkt__data data;
+    struct hkt_tokenizer *tokenizer; /* NULL: bytes are tokens */
     struct hkt_pipe *pipe, *forward;
     struct hkt__gpt_micro *micros; /* [nmicros], over ids and targets */
     int32_t *ids, *targets;
@@ -37,6 +38,11 @@ struct hkt_trainer {
 
 /** The model of a training configuration. Its own axes, not yet cut: what the files of a checkpoint hold. */
 struct hkt__gpt_config hkt__train_model(const struct hkt_train_config *config);
+/** The tokenizer that config.tokens asks for, the same on all ranks; the text as its tokens; room for them in the vocabulary.
+ *  Errors   INVALID, SYSTEM, NOMEM */
+HKT_NODISCARD enum hkt_status hkt__train_tokens(struct hkt_trainer *t, const char *tokens);
+/** Whether a checkpoint's tokens are those of this run. INVALID */
+HKT_NODISCARD enum hkt_status hkt__train_tokens_check(const struct hkt_trainer *t, const char *path);
 /** The hooks by which the model reaches the engine. arg is the trainer. */
 extern const struct hkt__gpt_hooks hkt__train_hooks;
 

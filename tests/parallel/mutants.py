@@ -52,6 +52,8 @@ MUTANTS = [
     ('dropout is keyed by the place on this rank', 'block_layer.c', 'site->first_row + block->first_here', 'site->first_row'),
     ('dropout is keyed by the place in the micro-batch', 'block_layer.c', 'site->first_row + block->first_here',
      'block->first_here'),
+    ('attention drops by the head on this rank', 'attention_par.c', '.first_head = block->first_head', '.first_head = 0'),
+    ('attention drops by the place in the micro-batch', 'attention_par.c', '.first_row = site->first_row', '.first_row = 0'),
     ('recompute drops other elements', 'block_layer.c', 'quiet.result = NULL;', 'quiet.result = NULL; quiet.step++;'),
     ('balance is reported again by recompute', 'block_layer.c', 'quiet.result = NULL;', ''),
     ('the residual gets no gradient', 'block_layer.c', 'block->ops->add(d, d, grad->dout, here);', '(void)here;'),

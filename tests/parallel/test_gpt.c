@@ -100,6 +100,7 @@ static struct hkt__gpt_config smaller(struct hkt__gpt_config config)
     config.shape.hidden = 16;
     config.shape.ffn = 14;
     config.dropout = 0.2;
+    config.attention_dropout = 0.3;
     config.norm_eps = 1e-3; /* smooth where a row is nearly constant */
     return config;
 }
@@ -142,7 +143,7 @@ static void recompute_gives_the_same_bits(void **state)
         struct hkt__gpt_config config = experts ? tiny_experts() : tiny();
         uint64_t peak = UINT64_MAX;
 
-        config.dropout = 0.1;
+        config.dropout = config.attention_dropout = 0.1;
         run_one(&config, results[0]);
         for (int kind = HKT_RECOMPUTE_NONE; kind <= HKT_RECOMPUTE_FULL; kind++) {
             config.recompute = (enum hkt_recompute)kind;
@@ -162,7 +163,7 @@ static void micro_batches_of_any_size(void **state)
         struct rig_case run = { .config = tiny(), .schedule = HKT_PIPE_GPIPE, .micros = 8 / size };
 
         run.config.micro_batch = size;
-        run.config.dropout = 0.2;
+        run.config.dropout = run.config.attention_dropout = 0.2;
         rig_run(&run, 1, results[size > 1]);
         if (size > 1)
             rig_compare("micro-batches", results[1], results[0], 1e-12);

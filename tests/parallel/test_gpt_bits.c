@@ -19,7 +19,7 @@ static void schedules_and_recompute(void **state)
         struct rig_case run = { .layout = "tp:2 pp:2", .config = tiny_modern(), .schedule = HKT_PIPE_GPIPE, .micros = 3 };
 
         run.config.sequence_parallel = sp;
-        run.config.dropout = 0.1;
+        run.config.dropout = run.config.attention_dropout = 0.1;
         rig_run(&run, 4, first);
         for (int kind = HKT_PIPE_GPIPE; kind < HKT_PIPE_KIND_COUNT; kind++)
             for (int recompute = 0; recompute <= HKT_RECOMPUTE_FULL; recompute++) {

@@ -50,7 +50,7 @@ static void tensor_parallel(void **state)
                                         .micros = 2 };
 
                 run.config.sequence_parallel = sp;
-                run.config.dropout = 0.1;
+                run.config.dropout = run.config.attention_dropout = 0.1;
                 against_one_rank(&run, tp, 1, 1e-11);
             }
 }
@@ -69,7 +69,7 @@ static void pipelines(void **state)
                                         .micros = 5 };
 
                 run.config.shape.tied = tied;
-                run.config.dropout = 0.1;
+                run.config.dropout = run.config.attention_dropout = 0.1;
                 run.config.chunks = kind == HKT_PIPE_INTERLEAVED ? 2 : 1;
                 if (pp * run.config.chunks > run.config.shape.layers)
                     continue;
@@ -107,7 +107,7 @@ static void run_layout(const int sizes[4])
             if (sizes[2] * run.config.chunks > run.config.shape.layers || (++turn % 11 != 0 && ranks_small()))
                 continue;
             run.config.sequence_parallel = sp;
-            run.config.dropout = 0.2;
+            run.config.dropout = run.config.attention_dropout = 0.2;
             run.config.recompute = (enum hkt_recompute)(turn % 3);
             against_one_rank(&run, sizes[0] * sizes[1] * sizes[2], sizes[0], 1e-11);
         }

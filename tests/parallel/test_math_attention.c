@@ -1,6 +1,6 @@
 /* What could break: tiles at their edges (63, 64, 65 queries or keys), keys that came before the first query, heads that share
  * keys, rows with a stride, rescaling when a larger score comes late, a buffer of queries x keys, decoding that differs from
- * the whole. Compared in f64 with attention as its formula is written. */
+ * the whole, dropout of other weights backward than forward or by place in the call. Compared in f64 with attention as its formula is written. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -80,6 +80,18 @@ static double dot(const double *a, const double *b, int64_t n)
     return sum;
 }
 
+/* What the weight of key j is multiplied by: 1 without dropout; the number by the formula of struct hkt__attention_dropout. */
+static double kept(const struct hkt__attention *a, const int64_t query[3], int64_t j)
+{
+    const struct hkt__attention_dropout *d = &a->dropout;
+    const int64_t row = d->first_row + query[0] * a->queries + query[2], head = d->first_head + query[1];
+    const int64_t index = ((row / 2 * d->heads_all + head) * ((a->keys + 63) / 64) + j / 64) * 128 + row % 2 * 64 + j % 64;
+
+    if (d->p == 0)
+        return 1;
+    return hkt__rng_bits(&d->rng, (uint64_t)index) < d->p * 0x1p32 ? 0 : 1 / (1 - d->p);
+}
+
 /* One query: its weights over the keys it sees, their log-sum-exp, its output. */
 static int64_t reference_query(const struct problem *p, int64_t b, int64_t head, int64_t i, double *weight)
 {
@@ -98,7 +110,7 @@ static int64_t reference_query(const struct problem *p, int64_t b, int64_t head,
     for (int64_t j = 0; j < seen; j++) {
         weight[j] /= sum;
         for (int64_t c = 0; c < d; c++)
-            y[c] += weight[j] * p->v[(b * a->keys + j) * a->ld_v + kv * d + c];
+            y[c] += weight[j] * kept(a, (const int64_t[]){ b, head, i }, j) * p->v[(b * a->keys + j) * a->ld_v + kv * d + c];
     }
     p->want_lse[(b * a->heads + head) * a->queries + i] = max + log(sum);
     return seen;
@@ -113,10 +125,11 @@ static void reference_query_grad(struct problem *p, int64_t b, int64_t head, int
 
     for (int64_t j = 0; j < seen; j++) {
         int64_t key = (b * a->keys + j) * a->ld_k + kv * d;
-        double ds = weight[j] * (dot(p->dy + at, p->v + key, d) - mean) * a->scale;
+        const double keep = kept(a, (const int64_t[]){ b, head, i }, j);
+        double ds = weight[j] * (keep * dot(p->dy + at, p->v + key, d) - mean) * a->scale;
 
         for (int64_t c = 0; c < d; c++) {
-            p->want_dv[key + c] += weight[j] * p->dy[at + c];
+            p->want_dv[key + c] += keep * weight[j] * p->dy[at + c];
             p->want_dq[at + c] += ds * p->k[key + c];
             p->want_dk[key + c] += ds * p->q[at + c];
         }
@@ -167,11 +180,12 @@ static int teardown(void **state)
     return hkt__memory_fini(&memory) == HKT_OK ? 0 : -1;
 }
 
-static void compare(int64_t queries, int64_t keys, const int64_t heads[2], int64_t d)
+static void compare(int64_t queries, int64_t keys, const int64_t heads[2], const struct hkt__attention_dropout *dropout)
 {
-    struct problem p = make(queries, keys, heads, d);
+    struct problem p = make(queries, keys, heads, 5 + 11 * (heads[0] % 2));
     const struct hkt__attention *a = &p.a;
 
+    p.a.dropout = *dropout;
     reference(&p);
     assert_int_equal(math.ops->attention(&math, a), HKT_OK);
     assert_near("y", p.y, p.want_y, a->batch * queries * a->ld_y, BOUND);
@@ -183,6 +197,8 @@ static void compare(int64_t queries, int64_t keys, const int64_t heads[2], int64
     done(&p);
 }
 
+static const struct hkt__attention_dropout no_dropout;
+
 static void tiled_equals_formula(void **state)
 {
     static const int64_t lengths[] = { 1, 2, 63, 64, 65, 130 };
@@ -191,7 +207,22 @@ static void tiled_equals_formula(void **state)
     (void)state;
     for (size_t l = 0; l < sizeof lengths / sizeof *lengths; l++)
         for (size_t h = 0; h < sizeof heads / sizeof *heads; h++)
-            compare(lengths[l], lengths[l], heads[h], 5 + 11 * (int64_t)(h % 2));
+            compare(lengths[l], lengths[l], heads[h], &no_dropout);
+}
+
+/* Rows that begin odd and even, heads in the midst of others; some rows lose all they see. */
+static void dropout_equals_formula(void **state)
+{
+    static const int64_t cases[][2] = { { 1, 1 }, { 5, 5 }, { 65, 65 }, { 130, 130 }, { 3, 66 } };
+    static const int64_t heads[2] = { 4, 2 };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const struct hkt__attention_dropout dropout = { .p = i % 2 == 0 ? 0.3 : 0.75, .rng = { 5, hkt__rng_site(3, 2, 1) },
+                                                        .first_row = 1000 + (int64_t)i, .first_head = 4, .heads_all = 11 };
+
+        compare(cases[i][0], cases[i][1], heads, &dropout);
+    }
 }
 
 static void queries_may_follow_a_past(void **state)
@@ -201,7 +232,7 @@ static void queries_may_follow_a_past(void **state)
 
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
-        compare(cases[i][0], cases[i][1], heads, 7);
+        compare(cases[i][0], cases[i][1], heads, &no_dropout);
 }
 
 static void gradients_may_overwrite_inputs(void **state)
@@ -230,9 +261,12 @@ static void heads_are_independent(void **state)
 {
     static const int64_t heads[2] = { 4, 2 };
     struct problem p = make(90, 90, heads, 8);
+
+    p.a.dropout = (struct hkt__attention_dropout){ .p = 0.2, .rng = { 5, 6 }, .first_row = 7, .heads_all = 4 };
     struct hkt__attention half = p.a;
 
     (void)state;
+    half.dropout.first_head = 2;
     assert_int_equal(math.ops->attention(&math, &p.a), HKT_OK);
     assert_int_equal(math.ops->attention_grad(&math, &p.a), HKT_OK);
     half.heads = 2;
@@ -332,7 +366,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         CASE(tiled_equals_formula),  CASE(queries_may_follow_a_past), CASE(gradients_may_overwrite_inputs),
         CASE(heads_are_independent), CASE(decoding_equals_the_whole), CASE(no_square_buffer),
-        CASE(without_memory_it_fails),
+        CASE(without_memory_it_fails), CASE(dropout_equals_formula),
     };
 
     hkt__gemm_threads_set(1);

@@ -73,7 +73,7 @@ static struct hkt_train_config config_of(const struct job *job)
     c.dtype = job->dtype;
     c.optimizer = job->optimizer;
     c.momentum = 0.9;
-    c.dropout = job->dropout ? 0.1 : 0;
+    c.dropout = c.attention_dropout = job->dropout ? 0.1 : 0;
     c.clip = 0.3; /* below every norm here: a wrong norm changes parameters */
     c.warmup_steps = 2;
     c.decay_steps = 10;
