@@ -100,6 +100,8 @@ static cJSON *layout_json(const struct train_options *o, const struct hkt_traine
         { "micro_batch", (double)l->micro_batch }, { "seq", (double)l->seq }, { "layers", s->layers },
         { "hidden", (double)s->hidden }, { "heads", s->heads }, { "experts", s->experts },
         { "params", (double)hkt_trainer_params(trainer) },
+        { "vocab", (double)(hkt_trainer_tokenizer(trainer) != NULL ? hkt_tokenizer_vocab(hkt_trainer_tokenizer(trainer)) : 256) },
+        { "text_bytes", (double)hkt_trainer_data_bytes(trainer) }, { "text_tokens", (double)hkt_trainer_data_tokens(trainer) },
     };
 
     cJSON_AddStringToObject(root, "mesh", hkt_trainer_mesh(trainer));

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """What could break: hocket train does not learn, or writes no curve; a wrong call is not refused at once with its numbers and
-exit code 2; a run that is killed at any moment leaves no checkpoint to resume from; hocket generate does not read what train
-wrote, or what transformers wrote, or chooses other tokens than it; a checkpoint is not what transformers reads; a trace shows
-less than what happened, or something else. Usage: train_cli.py HOCKET"""
+exit code 2; another layout learns other pieces of text; a run that is killed at any moment leaves no checkpoint to resume from;
+hocket generate does not read what train wrote, or what transformers wrote, or chooses other tokens than it; a checkpoint is not what
+transformers reads; a trace shows less than what happened, or something else. Usage: train_cli.py HOCKET"""
 import json
 import os
 import random
@@ -158,6 +158,24 @@ def is_read_by_transformers(folder):
     require(result.returncode == 1 and 'does not say what its model' in result.stderr, 'no shape anywhere', result)
 
 
+def learns_pieces(folder):
+    where = os.path.join(folder, 'pieces')
+    args = ['train', *TINY, '--attention-dropout', '0.1', '--save', where]
+    result = run(2, *args, '--dp', '2', '--tokens', 'bpe:300', '--steps', '2')
+    require(result.returncode == 0 and 'tokens of a vocabulary of 300' in result.stdout, 'tokens are pieces of bytes', result)
+    result = run(2, *args, '--tp', '2', '--tokens', 'bpe:300', '--steps', '3', '--resume', where)
+    require(result.returncode == 0, 'the same text gives the same pieces in another layout', result)
+    result = run(0, *args, '--tokens', os.path.join(where, 'step-00000003'), '--steps', '4', '--resume', where)
+    require(result.returncode == 0, "a checkpoint's pieces", result)
+    for tokens, why in (('bpe:299', 'vocab is 300, this one'), ('bytes', 'vocab is 300, this one'),
+                        ('bpe:many', 'after bpe: stands a number'), ('/nonexistent', '/nonexistent/vocab.json cannot be read')):
+        result = run(0, *args, '--tokens', tokens, '--steps', '5', '--resume', where)
+        require(result.returncode != 0 and why in result.stderr, f'--tokens {tokens}: "{why}"', result)
+    texts = {run(ranks, 'generate', '--from', where, '--temperature', '0', '--prompt', 'GNU é', '--tokens', '5').stdout
+             for ranks in (0, 2)}
+    require(len(texts) == 1 and texts.pop().startswith('GNU é'), 'a text of pieces, on one rank and on two')
+
+
 def refuses():
     for ranks, args, code, why in [
             (2, ['--dp', '4'], 2, 'there are 2 ranks; dp 2 would fit'),
@@ -234,7 +252,7 @@ def latest(where):
 
 with tempfile.TemporaryDirectory(prefix='hocket-test-') as temporary:
     for part in (lambda _: refuses(), loss_falls, traces, generates, is_read_by_transformers, answers_as_transformers,
-                 survives_kill):
+                 learns_pieces, survives_kill):
         begin = time.monotonic()
         part(temporary)
         print(f'{time.monotonic() - begin:.1f} s')
