@@ -25,10 +25,21 @@ static int failed(const struct run *run, const char *what)
     return TOOL_FAILED;
 }
 
+/* Who is with whom. */
+static void print_groups(const struct run *run)
+{
+    const struct hkt_mesh_print_opts opts = { .all_groups = 1 };
+    struct hkt_mesh *mesh = NULL;
+
+    if (hkt_mesh_create(hkt_trainer_mesh(run->trainer), hkt_comm_size(run->comm), &mesh) < 0
+        || hkt_mesh_print(mesh, stdout, &opts) < 0)
+        hkt_tool_say("train", "--groups: %s", hkt_parallel_last_error());
+    hkt_mesh_destroy(mesh);
+}
+
 static void print_head(const struct run *run)
 {
     const struct hkt_layout *l = &run->options.config.layout;
-
     const struct hkt_tokenizer *tokenizer = hkt_trainer_tokenizer(run->trainer);
     const int64_t bytes = hkt_trainer_data_bytes(run->trainer), tokens = hkt_trainer_data_tokens(run->trainer);
 
@@ -40,6 +51,8 @@ static void print_head(const struct run *run)
                (long long)hkt_tokenizer_vocab(tokenizer), (double)bytes / (double)tokens);
     printf("%lld sequences of %lld tokens a step, in micro-batches of %lld\n", (long long)l->global_batch, (long long)l->seq,
            (long long)l->micro_batch);
+    if (run->options.shows_groups)
+        print_groups(run);
     printf("%8s %9s %9s %10s %9s %8s\n", "step", "loss", "norm", "tokens/s", "memory", "waiting");
     fflush(stdout);
 }

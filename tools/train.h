@@ -10,7 +10,7 @@ struct train_options {
     struct hkt_train_config config;
     char data[4096], mesh[64], tokens[4096];
     long steps, every, save_every, eval_every, eval_batches;
-    bool saves_sync, is_fast;
+    bool saves_sync, is_fast, shows_groups;
     const char *save, *resume, *weights, *json, *svg, *trace;
 };
 

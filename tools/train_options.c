@@ -17,12 +17,15 @@ static const char help_text[] =
     "      --shard N               hybrid: only N ranks of dp share out, the groups of N are replicas\n"
     "      --sp                    norms and dropout are cut along the sequence over tp\n"
     "      --schedule NAME         gpipe, 1f1b (default), interleaved, zb-h1;  --chunks N: per stage, interleaved (2)\n"
-    "      --mesh ORDER            of the axes, fastest first (\"tp dp pp\")\n"
+    "      --mesh ORDER            of the axes, fastest first (\"tp dp pp\");  --groups: print which ranks are together\n"
     "      --recompute KIND        none (default), selective, full\n"
     "model\n"
     "      --layers N --hidden N --heads N --kv-heads N --ffn N     4, 128, 4, heads, 4 * hidden\n"
     "      --experts N --top-k N   experts instead of each MLP, and how many a token goes to (0, 1)\n"
-    "      --llama                 RMS norm, SwiGLU, rotary positions, no biases, untied head; default: as GPT-2\n"
+    "      --capacity X            tokens an expert takes, times the even share (0: all); what is dropped is counted\n"
+    "      --balance X --z-loss X  weights of the losses that spread tokens over experts, and keep scores small (0.01, 0)\n"
+    "      --rms-norm --gated --rotary --no-biases --untied    RMS norm, SwiGLU, rotary positions, no biases, a head of its own:\n"
+    "                              each where GPT-2 has the other;  --llama: all five\n"
     "      --dtype TYPE            float (default), double, bfloat16 (with float masters and gradients)\n"
     "      --dropout P --attention-dropout P   after embedding, attention and MLP (0); of attention's weights (0)\n"
     "training\n"
@@ -34,13 +37,16 @@ static const char help_text[] =
     "      --seq N                 tokens of a sequence (64)\n"
     "      --steps N               up to which step (100)\n"
     "      --lr X --lr-min X --warmup N --decay N      1e-3, a tenth of lr, 10, --steps\n"
+    "      --held-out X            share of the text, at its end, that is not trained on (0.1)\n"
     "      --optimizer NAME        adamw (default) or sgd;  --momentum X: of sgd (0)\n"
+    "      --beta1 X --beta2 X --eps X     of adamw (0.9, 0.95, 1e-8)\n"
     "      --weight-decay X --clip X --seed N          0.1, 1 (0: none), 1\n"
     "      --loss-scale X          first loss scale, adapted to overflows (0: none)\n"
     "      --bucket BYTES          of gradients, e.g. 4M (with --zero 2 and 3: a layer)\n"
     "      --prefetch N            --zero 3: layers gathered ahead (1);  --keep-gathered: parameters stay until backward\n"
     "      --reduce-every          --zero 2, 3: reduce gradients after every micro-batch\n"
     "      --no-overlap            communicate after backward, not during it\n"
+    "      --threads N             of a rank's matrix products (its share of the cores)\n"
     "      --fast-sums             any order of summation: less time for small vectors, other bits in other layouts\n"
     "output\n"
     "      --every N               a line each N steps (10);  --eval-every N, --eval-batches N: held-out loss (0: at the end; 4)\n"
@@ -55,8 +61,8 @@ static const char help_text[] =
     "Exit codes: 0 success, 1 failure, 2 wrong usage or an impossible layout.\n";
 
 enum option_kind { INT, WIDE, LONG, REAL, BYTES, FLAG, TEXT, OTHER };
-enum other { O_SCHEDULE, O_RECOMPUTE, O_LLAMA, O_DTYPE, O_OPTIMIZER, O_NO_OVERLAP, O_MICROS, O_DATA, O_TOKENS, O_MESH, O_SEED, O_FAST,
-             O_SYNC, O_HELP };
+enum other { O_SCHEDULE, O_RECOMPUTE, O_LLAMA, O_ROTARY, O_NO_BIASES, O_UNTIED, O_DTYPE, O_OPTIMIZER, O_NO_OVERLAP, O_MICROS, O_DATA,
+             O_TOKENS, O_MESH, O_GROUPS, O_SEED, O_FAST, O_SYNC, O_HELP };
 
 struct row {
     const char *name;
@@ -83,6 +89,11 @@ static const struct row rows[] = {
     { "ffn", WIDE, AT(config.shape.ffn), 1, 1 << 26 },
     { "experts", INT, AT(config.shape.experts), 0, 1 << 20 },
     { "top-k", INT, AT(config.shape.top_k), 1, 1 << 20 },
+    { "capacity", REAL, AT(config.capacity_factor), 0, 1e6 },
+    { "balance", REAL, AT(config.balance_weight), 0, 1e6 },
+    { "z-loss", REAL, AT(config.z_weight), 0, 1e6 },
+    { "rms-norm", FLAG, AT(config.norm), 0, 0 },
+    { "gated", FLAG, AT(config.shape.gated), 0, 0 },
     { "dropout", REAL, AT(config.dropout), 0, 0.999 },
     { "attention-dropout", REAL, AT(config.attention_dropout), 0, 0.999 },
     { "batch", WIDE, AT(config.layout.global_batch), 1, 1 << 30 },
@@ -92,6 +103,11 @@ static const struct row rows[] = {
     { "lr-min", REAL, AT(config.lr_min), 0, 1e6 },
     { "warmup", WIDE, AT(config.warmup_steps), 0, 1e12 },
     { "decay", WIDE, AT(config.decay_steps), 0, 1e12 },
+    { "held-out", REAL, AT(config.held_out), 0, 0.999 },
+    { "beta1", REAL, AT(config.beta1), 0, 0.999999 },
+    { "beta2", REAL, AT(config.beta2), 0, 0.999999 },
+    { "eps", REAL, AT(config.eps), 0, 1 },
+    { "threads", INT, AT(config.threads), 1, 4096 },
     { "momentum", REAL, AT(config.momentum), 0, 1 },
     { "weight-decay", REAL, AT(config.weight_decay), 0, 1e6 },
     { "clip", REAL, AT(config.clip), 0, 1e12 },
@@ -120,6 +136,10 @@ static const struct row rows[] = {
     { "mesh", OTHER, O_MESH, 1, 0 },
     { "seed", OTHER, O_SEED, 1, 0 },
     { "llama", OTHER, O_LLAMA, 0, 0 },
+    { "rotary", OTHER, O_ROTARY, 0, 0 },
+    { "no-biases", OTHER, O_NO_BIASES, 0, 0 },
+    { "untied", OTHER, O_UNTIED, 0, 0 },
+    { "groups", OTHER, O_GROUPS, 0, 0 },
     { "no-overlap", OTHER, O_NO_OVERLAP, 0, 0 },
     { "fast-sums", OTHER, O_FAST, 0, 0 },
     { "save-sync", OTHER, O_SYNC, 0, 0 },
@@ -131,7 +151,7 @@ static const struct row rows[] = {
 /* Options that only make sense once all are read. */
 struct late {
     long micros;
-    bool has_lr_min, has_decay, is_llama;
+    bool has_lr_min, has_decay, is_llama, is_rotary;
 };
 
 static bool parse_recompute(const char *text, enum hkt_recompute *out)
@@ -168,6 +188,10 @@ static bool apply_other(enum other other, const char *value, struct train_option
         o->config.seed = (uint64_t)number;
         return true;
     case O_LLAMA: late->is_llama = true; return true;
+    case O_ROTARY: late->is_rotary = true; return true;
+    case O_NO_BIASES: o->config.shape.biases = 0; return true;
+    case O_UNTIED: o->config.shape.tied = 0; return true;
+    case O_GROUPS: o->shows_groups = true; return true;
     case O_NO_OVERLAP: o->config.overlap = 0; return true;
     case O_FAST: o->is_fast = true; return true;
     default: o->saves_sync = true; return true;
@@ -226,9 +250,8 @@ static int finish(struct train_options *o, const struct late *late, bool speaks)
     l->micro_batch = late->micros > 0 ? l->global_batch / parts : 1;
     if (l->schedule == HKT_PIPE_INTERLEAVED && l->chunks == 0)
         l->chunks = 2;
-    o->config.shape.positions = l->seq;
+    o->config.shape.positions = late->is_llama || late->is_rotary ? 0 : l->seq;
     if (late->is_llama) {
-        o->config.shape.positions = 0;
         o->config.shape.gated = 1;
         o->config.shape.biases = o->config.shape.tied = 0;
         o->config.norm = HKT_TRAIN_RMS_NORM;
@@ -247,7 +270,7 @@ int train_options_read(int argc, char **argv, bool speaks, struct train_options 
 {
     struct option names[ROW_COUNT + 1] = { { NULL, 0, NULL, 0 } };
     struct train_options *o = out_options;
-    struct late late = { 0, false, false, false };
+    struct late late = { 0, false, false, false, false };
 
     *o = (struct train_options){ .config = hkt_train_defaults(), .steps = 100, .every = 10, .eval_batches = 4 };
     for (size_t i = 0; i < ROW_COUNT; i++)

@@ -150,6 +150,8 @@ static cJSON *point_json(const struct train_point *point)
         cJSON_AddNumberToObject(root, "dropped", (double)r->dropped);
     if (r->balance != 0)
         cJSON_AddNumberToObject(root, "balance", r->balance);
+    if (r->z != 0)
+        cJSON_AddNumberToObject(root, "z", r->z);
     if (!isnan(point->held_out))
         cJSON_AddNumberToObject(root, "held_out_loss", point->held_out);
     return root;

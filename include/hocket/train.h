@@ -36,6 +36,7 @@ struct hkt_train_config {
     double capacity_factor, balance_weight, z_weight; /* of experts; capacity 0: no token is dropped */
 
     const char *data;         /* a text; NULL: the licences in /usr/share/common-licenses */
+    int threads;              /* of a rank's matrix products; 0: its share of the cores that this process may use */
     double held_out;          /* share at its end that is not trained on, for hkt_trainer_evaluate */
     const char *tokens;       /* NULL or "bytes": bytes; "bpe:4096": as many pieces (hocket/tokens.h), learned from what is trained on;
                                * else a folder with vocab.json and merges.txt */

@@ -1,7 +1,7 @@
 /* Making a trainer: a mesh, a model, an engine, a text, and the schedule of a step. */
+#include <sched.h>
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "parallel/alloc.h"
 #include "parallel/fail.h"
@@ -258,11 +258,12 @@ static enum hkt_status make_batch(struct hkt_trainer *t)
 }
 
 /* Products of this process take the cores that its ranks leave each other. */
-static void set_threads(int nranks)
+static void set_threads(int wanted, int nranks)
 {
-    const long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    cpu_set_t cpus;
+    const int cores = sched_getaffinity(0, sizeof cpus, &cpus) == 0 ? CPU_COUNT(&cpus) : 1;
 
-    hkt__gemm_threads_set(cores > nranks ? (int)(cores / nranks) : 1);
+    hkt__gemm_threads_set(wanted > 0 ? wanted : cores > nranks ? cores / nranks : 1);
 }
 
 enum hkt_status hkt_trainer_create(const struct hkt_train_config *config, struct hkt_comm *comm,
@@ -293,7 +294,7 @@ enum hkt_status hkt_trainer_create(const struct hkt_train_config *config, struct
         whole.mesh = config->mesh;
         rc = make_mesh(t, &whole);
     }
-    set_threads(t->nranks);
+    set_threads(config->threads, t->nranks);
     if (rc == HKT_OK)
         rc = make_model(t);
     if (rc == HKT_OK)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Faults put on purpose into the sources of the model, one at a time, and whether its tests notice. Each is compiled apart and
+"""Faults put on purpose into the sources of the model and its training, one at a time, and whether tests notice. Each is compiled apart and
 linked in the place of the right one, so nothing in the product knows of it. Usage: mutants.py BUILD_DIR [WORD]: only those whose
 text has the word. Ends with the number of faults that nobody noticed."""
 import json
@@ -9,7 +9,8 @@ import subprocess
 import sys
 import tempfile
 
-TESTS = ['gpt', 'gpt_bits', 'gpt_ranks', 'oracle']
+MODEL = ['gpt', 'gpt_bits', 'gpt_ranks', 'oracle']
+TRAINING = ['train', 'engine']
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 # what is wrong, file, text, its replacement
@@ -78,6 +79,24 @@ MUTANTS = [
      'kept->mlp_dy = join_grad(block, &mlp, grad->dout); '
      '{ void *x = hkt__block_get(block, block->rows_here * block->hidden); if (x) __builtin_memset(x, 0, 8); '
      'x = hkt__tp_reduce(block, block->is_cut ? hkt__tp_gather(block, x) : x); hkt__block_drop(block, &x); }'),
+    ('q, k and v are taken from each other', 'attention_par.c', '.k = at(block, saved->qkv, block->heads * d)',
+     '.k = at(block, saved->qkv, block->kv_heads * d)'),
+    ('a norm that tensor-parallel ranks share counts once a rank', 'ownership.c', ' && is_lowest(place, param)', ''),
+    ('a tied embedding counts twice in the norm', 'ownership.c', 'held->holds && param->stage == place->pp_index && copy',
+     'held->holds && copy'),
+    ('a key-value head on several ranks counts on each', 'ownership.c', 'place->pp_index && copy == 0 &&', 'place->pp_index &&'),
+    ('a tied gradient is added up after it was reduced', 'gpt_run.c',
+     'hkt__gpt_finish_tied(gpt);\n        report(gpt, 0, step->pipe->micros - 1);',
+     'report(gpt, 0, step->pipe->micros - 1);\n        hkt__gpt_finish_tied(gpt);'),
+    ('gradients are divided by the ranks once more', 'train_step.c', '(double)totals.tokens, report.lr',
+     '(double)totals.tokens * t->config.layout.dp, report.lr'),
+    ('gradients are not divided by the micro-batches', 'train_step.c', '(double)totals.tokens, report.lr',
+     '(double)totals.tokens / (double)t->nmicros, report.lr'),
+    ('gradients are divided by the tokens of this rank', 'train_step.c', '(double)totals.tokens, report.lr',
+     '(double)(t->nmicros * t->config.layout.micro_batch * t->config.layout.seq), report.lr'),
+    ("the last bucket's shard is not updated", 'engine_step.c', 'more = hkt__own_next(e->own, false, &cursor, &run);',
+     'more = hkt__own_next(e->own, false, &cursor, &run) && (e->opts.zero == 0 || run.bucket < '
+     'e->flat[run.flat].flat->nbuckets - 1);'),
     ('gradients of experts come from other slots', 'moe_exchange.c', 'is_back ? plan->recv_displs : plan->send_displs',
      'is_back ? plan->recv_displs : plan->recv_displs'),
 ]
@@ -91,7 +110,7 @@ def mutate(text, old, new):
 def links(build):
     """The link command of each test."""
     found = {}
-    for name in TESTS:
+    for name in MODEL + TRAINING:
         lines = subprocess.run(['ninja', '-C', build, '-t', 'commands', f'tests/parallel/test_{name}'],
                                capture_output=True, text=True, check=True).stdout.splitlines()
         found[name] = lines[-1]
@@ -125,8 +144,15 @@ def compile_mutant(entry, build, folder, mutant):
     return made
 
 
-def noticed_by(link, made, build, folder):
-    for test in TESTS:
+def tests_of(mutant):
+    if mutant is NOTHING:
+        return MODEL + TRAINING
+    is_training = mutant[1] in ('ownership.c', 'train_step.c', 'engine_step.c') or 'after it was reduced' in mutant[0]
+    return TRAINING if is_training else MODEL
+
+
+def noticed_by(tests, link, made, folder, build):
+    for test in tests:
         exe, words = os.path.join(folder, test), shlex.split(link[test])
         words[words.index('-o') + 1] = exe
         words.insert(next(i for i, a in enumerate(words) if a.endswith('.a') or a == '-Wl,--start-group'), made)
@@ -145,7 +171,8 @@ def main():
     link, missed = links(build), 0
     for mutant in [NOTHING] + [m for m in MUTANTS if word in m[0]]:
         with tempfile.TemporaryDirectory() as folder:
-            by = noticed_by(link, compile_mutant(compiles[mutant[1]], build, folder, mutant), build, folder)
+            made = compile_mutant(compiles[mutant[1]], build, folder, mutant)
+            by = noticed_by(tests_of(mutant), link, made, folder, build)
         if mutant is NOTHING:
             if by:
                 sys.exit(f'mutants: {by} fails as it is')

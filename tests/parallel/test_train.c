@@ -285,6 +285,25 @@ static void bf16_and_sgd_resume_bit_for_bit(void **state)
     }
 }
 
+static void evaluation_drops_nothing(void **state)
+{
+    struct job job = { .layout = one, .dtype = HKT_F64, .text = text_path };
+    struct hkt_train_config config = config_of(&job);
+    double loss[2] = { 0, 1 };
+
+    (void)state;
+    config.layout.schedule = HKT_PIPE_1F1B;
+    for (int i = 0; i < 2; i++) {
+        struct hkt_trainer *trainer = NULL;
+
+        config.dropout = config.attention_dropout = 0.5 * i;
+        assert_int_equal(hkt_trainer_create(&config, NULL, &trainer), HKT_OK);
+        assert_int_equal(hkt_trainer_evaluate(trainer, 1, &loss[i]), HKT_OK);
+        assert_int_equal(hkt_trainer_destroy(trainer), HKT_OK);
+    }
+    assert_true(loss[0] == loss[1]);
+}
+
 static void another_model_is_not_resumed(void **state)
 {
     struct job job = { .layout = one, .dtype = HKT_F64, .text = text_path };
@@ -592,6 +611,7 @@ int main(void)
         cmocka_unit_test(stages_and_schedules_give_the_same_bits),
         cmocka_unit_test(bf16_and_sgd_resume_bit_for_bit),
         cmocka_unit_test(another_model_is_not_resumed),
+        cmocka_unit_test(evaluation_drops_nothing),
         cmocka_unit_test(published_weights_are_read),
         cmocka_unit_test(ranks_read_just_their_part),
         cmocka_unit_test(cached_decoding_is_the_model_that_was_trained),
