@@ -28,7 +28,8 @@ static const char help_text[] =
     "                              each where GPT-2 has the other;  --llama: all five\n"
     "      --dtype TYPE            float (default), double, bfloat16 (with float masters and gradients)\n"
     "      --dropout P --attention-dropout P   after embedding, attention and MLP (0); of attention's weights (0)\n"
-    "training\n"
+    "training\n";
+static const char help_rest[] =
     "      --data FILE             a text, or a folder of texts; default: the licences in /usr/share/common-licenses\n"
     "      --tokens KIND           bytes (default); bpe:N: N pieces learned from the text; a folder with GPT-2's vocab.json and\n"
     "                              merges.txt. Checkpoints keep them\n"
@@ -282,7 +283,7 @@ int train_options_read(int argc, char **argv, bool speaks, struct train_options 
     for (int flag; (flag = getopt_long(argc, argv, ":h", names, NULL)) != -1;) {
         if (flag == 'h' || (flag >= 256 && rows[flag - 256].kind == OTHER && rows[flag - 256].offset == O_HELP)) {
             if (speaks)
-                fputs(help_text, stdout);
+                printf("%s%s", help_text, help_rest);
             return TOOL_OK;
         }
         if (flag == ':' || flag == '?' || !apply(&rows[flag - 256], optarg, o, &late)) {
