@@ -40,11 +40,11 @@ void hkt__hf_config_write(const struct hkt_train_config *config, char out_text[H
              "  \"activation_function\": \"gelu_new\",\n  \"layer_norm_epsilon\": 1e-05,\n"
              "  \"vocab_size\": %lld,\n  \"n_positions\": %lld,\n  \"n_embd\": %lld,\n  \"n_layer\": %d,\n  \"n_head\": %d,\n"
              "  \"n_inner\": %lld,\n  \"tie_word_embeddings\": %s,\n"
-             "  \"embd_pdrop\": %g,\n  \"resid_pdrop\": %g,\n  \"attn_pdrop\": 0.0,\n"
+             "  \"embd_pdrop\": %g,\n  \"resid_pdrop\": %g,\n  \"attn_pdrop\": %g,\n"
              "  \"bos_token_id\": null,\n  \"eos_token_id\": null,\n  \"torch_dtype\": \"%s\"\n}\n",
              (long long)s->vocab, (long long)s->positions, (long long)s->hidden, s->layers, s->heads,
              (long long)(s->ffn > 0 ? s->ffn : 4 * s->hidden), s->tied ? "true" : "false", config->dropout, config->dropout,
-             config->dtype == HKT_F64 ? "float64" : "float32");
+             config->attention_dropout, config->dtype == HKT_F64 ? "float64" : "float32");
 }
 
 /* ---- reading ---- */
