@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Faults put on purpose into the sources of the model and its training, one at a time, and whether tests notice. Each is compiled apart and
-linked in the place of the right one, so nothing in the product knows of it. Usage: mutants.py BUILD_DIR [WORD]: only those whose
-text has the word. Ends with the number of faults that nobody noticed."""
+linked in the place of the right one, so nothing in the product knows of it. Usage: mutants.py BUILD_DIR [WORD...]: only those whose
+text has one of the words. Ends with the number of faults that nobody noticed."""
 import json
 import os
 import shlex
@@ -145,8 +145,6 @@ def compile_mutant(entry, build, folder, mutant):
 
 
 def tests_of(mutant):
-    if mutant is NOTHING:
-        return MODEL + TRAINING
     is_training = mutant[1] in ('ownership.c', 'train_step.c', 'engine_step.c') or 'after it was reduced' in mutant[0]
     return TRAINING if is_training else MODEL
 
@@ -164,15 +162,17 @@ def noticed_by(tests, link, made, folder, build):
 
 def main():
     build = os.path.abspath(sys.argv[1])
-    word = sys.argv[2] if len(sys.argv) > 2 else ''
+    words = sys.argv[2:] or ['']
+    chosen = [m for m in MUTANTS if any(word in m[0] for word in words)]
     with open(os.path.join(build, 'compile_commands.json')) as file:
         compiles = {os.path.basename(c['file']): c for c in json.load(file)
                     if 'libhocket_parallel_all' in c['output']}
     link, missed = links(build), 0
-    for mutant in [NOTHING] + [m for m in MUTANTS if word in m[0]]:
+    for mutant in [NOTHING] + chosen:
         with tempfile.TemporaryDirectory() as folder:
             made = compile_mutant(compiles[mutant[1]], build, folder, mutant)
-            by = noticed_by(tests_of(mutant), link, made, folder, build)
+            tests = [t for m in chosen for t in tests_of(m)] if mutant is NOTHING else tests_of(mutant)
+            by = noticed_by(dict.fromkeys(tests), link, made, folder, build)
         if mutant is NOTHING:
             if by:
                 sys.exit(f'mutants: {by} fails as it is')
