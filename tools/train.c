@@ -88,6 +88,29 @@ static bool begins_trace(const struct run *run, long step)
     return run->options.trace != NULL && (step == first || (run->count == 1 && step > first));
 }
 
+/* Collective. */
+static int write_log(const struct run *run, bool is_end)
+{
+    const struct train_options *o = &run->options;
+    struct train_bytes bytes;
+    int code;
+
+    if (run->count == 0 || (!is_end && o->svg == NULL && o->json == NULL))
+        return TOOL_OK;
+    code = train_add_bytes(run->trainer, run->comm, &bytes);
+    if (!run->speaks || code != TOOL_OK)
+        return code;
+    if (is_end && hkt_comm_size(run->comm) > 1)
+        train_print_bytes(&bytes);
+    if (o->svg != NULL)
+        code = train_write_svg(o->svg, run->points, run->count);
+    const struct train_log log = { o, run->trainer, run->points, run->count, &bytes };
+
+    if (o->json != NULL && code == TOOL_OK)
+        code = train_write_json(o->json, &log);
+    return code;
+}
+
 static int one_step(struct run *run, long step)
 {
     const struct train_options *o = &run->options;
@@ -108,33 +131,11 @@ static int one_step(struct run *run, long step)
         return failed(run, "held-out text");
     if (run->speaks && (step == 1 || is_due(o->every, step, o->steps) || !isnan(point->held_out)))
         print_line(run);
-    if (o->save != NULL && is_due(o->save_every, step, o->steps)
-        && hkt_trainer_save(run->trainer, o->save, !o->saves_sync) < 0)
-        return failed(run, "a checkpoint");
-    return TOOL_OK;
-}
-
-/* Collective. */
-static int finish_log(const struct run *run)
-{
-    const struct train_options *o = &run->options;
-    struct train_bytes bytes;
-    int code;
-
-    if (run->count == 0)
+    if (o->save == NULL || !is_due(o->save_every, step, o->steps))
         return TOOL_OK;
-    code = train_add_bytes(run->trainer, run->comm, &bytes);
-    if (!run->speaks || code != TOOL_OK)
-        return code;
-    if (hkt_comm_size(run->comm) > 1)
-        train_print_bytes(&bytes);
-    if (o->svg != NULL)
-        code = train_write_svg(o->svg, run->points, run->count);
-    const struct train_log log = { o, run->trainer, run->points, run->count, &bytes };
-
-    if (o->json != NULL && code == TOOL_OK)
-        code = train_write_json(o->json, &log);
-    return code;
+    if (hkt_trainer_save(run->trainer, o->save, !o->saves_sync) < 0)
+        return failed(run, "a checkpoint");
+    return step < o->steps ? write_log(run, false) : TOOL_OK; /* whatever ends the run, this much is there */
 }
 
 static int train(struct run *run)
@@ -159,7 +160,7 @@ static int train(struct run *run)
         code = one_step(run, step);
     if (code == TOOL_OK && o->trace != NULL && run->count > 0 && hkt_trainer_trace_write(run->trainer, o->trace) < 0)
         return failed(run, "--trace");
-    return code == TOOL_OK ? finish_log(run) : code;
+    return code == TOOL_OK ? write_log(run, true) : code;
 }
 
 static int close_run(struct run *run, int code)

@@ -54,7 +54,7 @@ static const char help_rest[] =
     "      --save DIR              checkpoints, each --save-every N steps (0: at the end);  --save-sync: wait for each\n"
     "      --resume DIR            go on from there, in whatever layout it was made\n"
     "      --weights DIR           take parameters only, e.g. from GPT-2's model.safetensors\n"
-    "      --json FILE --svg FILE  everything that was measured; the loss curve\n"
+    "      --json FILE --svg FILE  everything that was measured; the loss curve: at each checkpoint, and at the end\n"
     "      --trace FILE            the last three steps of all ranks, to look at in chrome://tracing or ui.perfetto.dev\n"
     "  -h, --help                  this text\n\n"
     "Columns: loss in nats per token, norm of the gradient before clipping, memory of rank 0, and which share of the step rank 0\n"

@@ -184,9 +184,9 @@ enum hkt_status hkt_trainer_resume(struct hkt_trainer *t, const char *dir)
     enum hkt_status rc = hkt__checkpoint_find(dir, path, sizeof path);
 
     if (rc == HKT_OK)
-        rc = read_clock(t, path, &step, &clock);
-    if (rc == HKT_OK)
         rc = hkt__train_tokens_check(t, path);
+    if (rc == HKT_OK)
+        rc = read_clock(t, path, &step, &clock);
     rc = hkt__agree(t->comm, rc, "resuming");
     if (rc == HKT_OK)
         rc = hkt__checkpoint_load(&checkpoint, path, false, NULL);
