@@ -8,7 +8,7 @@ import sys
 import source
 
 WARNINGS = ['-Wall', '-Wextra', '-Wpedantic', '-Wshadow', '-Werror', '-fsyntax-only', '-Iinclude', '-Isrc', '-Itools',
-            '-D_GNU_SOURCE']
+            '-I.', '-D_GNU_SOURCE']
 
 # Not headers but templates: source files include them with macros set.
 TEMPLATES = {'src/device/kernels_vec.h', 'src/parallel/gemm_kernels.h'} | {

@@ -3,7 +3,7 @@ import os
 import re
 import sys
 
-C_FOLDERS = ('include', 'src', 'tools', 'examples', 'benchmarks', 'tests')
+C_FOLDERS = ('include', 'src', 'kernels', 'tools', 'examples', 'benchmarks', 'tests')
 TEXT_ENDINGS = ('.c', '.h', '.cu', '.cuh', '.py', '.sh', '.md', '.build', '.map', '.txt')
 
 

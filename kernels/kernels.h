@@ -1,0 +1,119 @@
+/* The device kernels as C sees them: what each is given, and the functions that enqueue one. The same sources are built
+ * by nvcc into the module hocket_cuda.so and, for machines without a GPU, by g++ for the emulation in tests/cuda-emu.
+ *
+ * All of them enqueue on a stream and return; memory is the device's (or mapped by it), of any alignment. Bits are
+ * those of the host's kernels (src/device, docs/numerics.md): each reduction folds its sources in the order given, one
+ * thread an element, so neither the grid nor the alignment can change a result. */
+#ifndef HOCKET_KERNELS_KERNELS_H
+#define HOCKET_KERNELS_KERNELS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "hocket/types.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define HKT__KERNEL_SRCS_MAX 64 /* sources of one reduction: 64 pointers are 512 of the 4096 bytes a launch may pass */
+#ifndef HKT__KERNEL_THREADS
+#define HKT__KERNEL_THREADS 512 /* of a block: whole warps */
+#endif
+
+/** Where and how wide. blocks_max >= 1: at most so many blocks, whatever the size; fewer for small calls. */
+struct hkt__kernel_on {
+    void *stream; /* a cudaStream_t */
+    int blocks_max;
+};
+
+/** dst[i] = srcs[0][i] op srcs[1][i] op ..., 1 <= nsrcs <= HKT__KERNEL_SRCS_MAX. dst may be any one of srcs, element by
+ *  element; no other overlap. Rounding, NaN and wrapping: hkt__reduce_fn (device/device.h). */
+struct hkt__reduce_args {
+    void *dst;
+    size_t count;
+    int nsrcs;
+    const void *srcs[HKT__KERNEL_SRCS_MAX];
+};
+
+/** dst[i] = src[i] * factor, or src[i] / factor: as hkt__premultiply and hkt__divide. dst may be src. Integers take
+ *  `integer` (a divisor is 1 or more), floats `factor`; small floats multiply and divide in f32 and round once. */
+struct hkt__scale_args {
+    void *dst;
+    const void *src;
+    size_t count;
+    double factor;
+    uint64_t integer;
+};
+
+/** rows rows of row_bytes bytes each, whose starts lie dst_pitch and src_pitch bytes apart: dst_pitch == row_bytes
+ *  packs a strided operand, src_pitch == row_bytes unpacks one, a single row is a plain copy. No overlap. */
+struct hkt__copy_args {
+    void *dst;
+    const void *src;
+    size_t row_bytes, rows;
+    size_t dst_pitch, src_pitch;
+};
+
+/** dst[i] = src[i] in the other format; one of the two is f32, the other f16, bf16, f8e4m3 or f8e5m2. As hkt__to_f32
+ *  and hkt__from_f32. No overlap. */
+struct hkt__convert_args {
+    void *dst;
+    const void *src;
+    size_t count;
+};
+
+/** *out = hkt__crc32c(crc, src, bytes). out lies in memory of the device. */
+struct hkt__checksum_args {
+    uint32_t *out;
+    const void *src;
+    size_t bytes;
+    uint32_t crc;
+};
+
+/** What the module gives. First functions that enqueue: each returns a cudaError_t as int, 0 when enqueued; a pair that is
+ *  not defined (hkt_op_check) or a wrong argument is cudaErrorInvalidValue and enqueues nothing. An empty call is
+ *  success and enqueues nothing. Any thread; the current device must be the stream's. */
+struct hkt__cuda_module {
+    int abi; /* HKT__CUDA_ABI of the build */
+    int (*reduce)(const struct hkt__reduce_args *args, enum hkt_op op, enum hkt_dtype dtype,
+                  const struct hkt__kernel_on *on);
+    int (*multiply)(const struct hkt__scale_args *args, enum hkt_dtype dtype, const struct hkt__kernel_on *on);
+    int (*divide)(const struct hkt__scale_args *args, enum hkt_dtype dtype, const struct hkt__kernel_on *on);
+    int (*copy)(const struct hkt__copy_args *args, const struct hkt__kernel_on *on);
+    int (*convert)(const struct hkt__convert_args *args, enum hkt_dtype to, enum hkt_dtype from,
+                   const struct hkt__kernel_on *on);
+    int (*checksum)(const struct hkt__checksum_args *args, const struct hkt__kernel_on *on);
+
+    /* The CUDA runtime, as far as the library needs it. Status as above; the calling thread's current device stays. */
+    int (*device_count)(int *out_count);
+    /** The device whose memory p is; -1: the host's, pinned or not. */
+    int (*where_is)(const void *p, int *out_device);
+    /** Copies between any two of host and devices, in the order of the default stream of `device`, and waits for it. */
+    int (*copy_wait)(void *dst, const void *src, size_t bytes, int device);
+    /** Locks memory of the host, so that devices copy to and from it directly. Not memory that CUDA allocates: other
+     *  processes could not copy from and to that. */
+    int (*pin)(void *p, size_t bytes);
+    int (*unpin)(void *p);
+    int (*device_alloc)(void **out, size_t bytes, int device);
+    int (*device_free)(void *p);
+    const char *(*error_text)(int rc);
+};
+#define HKT__CUDA_ABI 1
+
+/** The one symbol that leaves hocket_cuda.so. */
+HKT_API const struct hkt__cuda_module *hkt__cuda_module(void);
+
+/* Addresses of kernels for cudaLaunchKernel, by the file that holds them; NULL: not there. For launch.c alone. */
+const void *hkt__kernel_reduce_ints(enum hkt_op op, enum hkt_dtype dtype);
+const void *hkt__kernel_reduce_floats(enum hkt_op op, enum hkt_dtype dtype);
+const void *hkt__kernel_multiply(enum hkt_dtype dtype);
+const void *hkt__kernel_divide(enum hkt_dtype dtype);
+const void *hkt__kernel_copy(void);
+const void *hkt__kernel_convert(enum hkt_dtype to, enum hkt_dtype from);
+const void *hkt__kernel_checksum(void);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

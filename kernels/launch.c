@@ -1,0 +1,127 @@
+/* Enqueueing kernels: arguments are checked, the grid is chosen, the CUDA runtime does the rest. */
+#include <cuda_runtime_api.h>
+#include <stdbool.h>
+
+#include "kernels/kernels.h"
+#include "kernels/runtime.h"
+
+/* Bytes of the result that one thread of a full grid makes at least: four vectors, as many as it keeps in flight. */
+#define THREAD_BYTES 64
+
+/** Enqueues `kernel` with a grid for `bytes` of result, at most on->blocks_max blocks. */
+static int launch(const void *kernel, const void *args, size_t bytes, const struct hkt__kernel_on *on)
+{
+    const size_t a_block = (size_t)HKT__KERNEL_THREADS * THREAD_BYTES, blocks = bytes / a_block + (bytes % a_block != 0);
+    const dim3 block = { HKT__KERNEL_THREADS, 1, 1 };
+    dim3 grid = { 1, 1, 1 };
+    void *params[1] = { (void *)args };
+
+    if (on->blocks_max < 1)
+        return cudaErrorInvalidValue;
+    grid.x = blocks < (size_t)on->blocks_max ? (unsigned)blocks : (unsigned)on->blocks_max;
+    return (int)cudaLaunchKernel(kernel, grid, block, params, 0, (cudaStream_t)on->stream);
+}
+
+static int copy(const struct hkt__copy_args *args, const struct hkt__kernel_on *on)
+{
+    size_t bytes;
+
+    if (args->row_bytes == 0 || args->rows == 0)
+        return cudaSuccess;
+    if (__builtin_mul_overflow(args->row_bytes, args->rows, &bytes))
+        return cudaErrorInvalidValue;
+    /* A warp takes a whole row at a time, however short; 4 bytes a lane keep short ones from being taken for little work. */
+    return launch(hkt__kernel_copy(), args, args->row_bytes < 2048 ? args->rows * 2048 : bytes, on);
+}
+
+/** Whether a single source is changed by the operation: it enters as a truth value. */
+static bool changes_one(enum hkt_op op, enum hkt_dtype dtype)
+{
+    return dtype == HKT_BOOL || op == HKT_LAND || op == HKT_LOR || op == HKT_LXOR;
+}
+
+static int reduce(const struct hkt__reduce_args *args, enum hkt_op op, enum hkt_dtype dtype, const struct hkt__kernel_on *on)
+{
+    const void *kernel = hkt__kernel_reduce_ints(op, dtype);
+    const size_t element = hkt_dtype_size(dtype);
+
+    if (kernel == NULL)
+        kernel = hkt__kernel_reduce_floats(op, dtype);
+    if (kernel == NULL || args->nsrcs < 1 || args->nsrcs > HKT__KERNEL_SRCS_MAX || args->count > SIZE_MAX / element)
+        return cudaErrorInvalidValue;
+    if (args->count == 0)
+        return cudaSuccess;
+    if (args->nsrcs == 1 && !changes_one(op, dtype)) {
+        const size_t bytes = args->count * element;
+        const struct hkt__copy_args one = { args->dst, args->srcs[0], bytes, 1, bytes, bytes };
+
+        return args->dst == args->srcs[0] ? cudaSuccess : copy(&one, on);
+    }
+    if (op == HKT_BAND || op == HKT_BOR || op == HKT_BXOR) { /* of bytes, whatever the size; a bool has one */
+        struct hkt__reduce_args bytes = *args;
+
+        bytes.count *= element;
+        return launch(kernel, &bytes, bytes.count, on);
+    }
+    return launch(kernel, args, args->count * element, on);
+}
+
+static int scale(const void *kernel, const struct hkt__scale_args *args, enum hkt_dtype dtype, const struct hkt__kernel_on *on)
+{
+    if (kernel == NULL || args->count > SIZE_MAX / hkt_dtype_size(dtype))
+        return cudaErrorInvalidValue;
+    return args->count == 0 ? (int)cudaSuccess : launch(kernel, args, args->count * hkt_dtype_size(dtype), on);
+}
+
+static int multiply(const struct hkt__scale_args *args, enum hkt_dtype dtype, const struct hkt__kernel_on *on)
+{
+    return scale(hkt__kernel_multiply(dtype), args, dtype, on);
+}
+
+static int divide(const struct hkt__scale_args *args, enum hkt_dtype dtype, const struct hkt__kernel_on *on)
+{
+    if (dtype == HKT_BOOL) /* left alone, as by hkt__divide */
+        return cudaSuccess;
+    return scale(hkt__kernel_divide(dtype), args, dtype, on);
+}
+
+static int convert(const struct hkt__convert_args *args, enum hkt_dtype to, enum hkt_dtype from,
+                   const struct hkt__kernel_on *on)
+{
+    const void *kernel = hkt__kernel_convert(to, from);
+    const size_t element = hkt_dtype_size(to);
+
+    if (kernel == NULL || args->count > SIZE_MAX / element)
+        return cudaErrorInvalidValue;
+    return args->count == 0 ? (int)cudaSuccess : launch(kernel, args, args->count * element, on);
+}
+
+static int checksum(const struct hkt__checksum_args *args, const struct hkt__kernel_on *on)
+{
+    const int cleared = (int)cudaMemsetAsync(args->out, 0, sizeof *args->out, (cudaStream_t)on->stream);
+
+    return cleared != cudaSuccess ? cleared : launch(hkt__kernel_checksum(), args, args->bytes / 8 + 1, on);
+}
+
+const struct hkt__cuda_module *hkt__cuda_module(void)
+{
+    static const struct hkt__cuda_module module = {
+        .abi = HKT__CUDA_ABI,
+        .reduce = reduce,
+        .multiply = multiply,
+        .divide = divide,
+        .copy = copy,
+        .convert = convert,
+        .checksum = checksum,
+        .device_count = hkt__cuda_device_count,
+        .where_is = hkt__cuda_where_is,
+        .copy_wait = hkt__cuda_copy_wait,
+        .pin = hkt__cuda_pin,
+        .unpin = hkt__cuda_unpin,
+        .device_alloc = hkt__cuda_device_alloc,
+        .device_free = hkt__cuda_device_free,
+        .error_text = hkt__cuda_error_text,
+    };
+
+    return &module;
+}
