@@ -3,6 +3,7 @@
  * Common to all:
  *  Units    counts and displacements are elements of dtype
  *  Owns     buffers are borrowed until the call returns (stream == NULL) or the stream has passed it
+ *           they may lie in memory of CUDA devices: see docs/gpu.md for order and cost
  *  In place as noted with each call; any other overlap of send and receive buffer is HKT_ERR_INVALID
  *  Threads  one caller per communicator at a time; all ranks call in the same order
  *  Errors   INVALID, UNSUPPORTED: nothing was sent, the communicator stays usable. MISMATCH, PEER_LOST, TIMEOUT,

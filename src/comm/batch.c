@@ -141,7 +141,7 @@ static enum hkt_status run_one(struct hkt__call *call)
     count_waits(comm, &wait);
     if (rc == HKT_ERR_TIMEOUT && hkt__comm_failed(comm) == HKT_OK)
         rc = collective_expired(&work);
-    hkt__collective_finish(&work, rc);
+    rc = hkt__collective_finish(&work, rc);
     return rc < 0 ? fail_call(comm, &work, rc) : HKT_OK;
 }
 
@@ -193,7 +193,7 @@ static enum hkt_status poll_share(struct share *share, struct hkt__call *calls, 
     if (rc == HKT_IN_PROGRESS || rc == HKT_AGAIN)
         return rc;
     if (!share->is_p2p)
-        hkt__collective_finish(&share->work, rc);
+        rc = hkt__collective_finish(&share->work, rc);
     share->phase_count = 0;
     return rc < 0 ? fail_call(share->comm, share->is_p2p ? NULL : &share->work, rc) : HKT_IN_PROGRESS;
 }

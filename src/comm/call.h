@@ -4,6 +4,17 @@
 
 #include "comm/comm_int.h"
 
+/** Bytes of the two buffers, which of them lie in memory of a GPU, and, while the call runs on copies of those, what the
+ *  user gave: stage.h. */
+struct hkt__staging {
+    size_t in_bytes, out_bytes;
+    bool in_is_far, out_is_far; /* on in_device, on out_device */
+    int in_device, out_device;
+    bool is_staged;
+    const void *user_in;
+    void *user_out;
+};
+
 struct hkt__call {
     enum hkt_coll coll;
     enum hkt_dtype dtype;
@@ -17,6 +28,7 @@ struct hkt__call {
     void *out;
     size_t count;
     struct hkt_blocks blocks;   /* v-variants; borrowed */
+    struct hkt__staging staging;
     struct hkt_comm *comm;
     uint64_t ticket;            /* its turn on comm: taken when it is queued, or is about to run */
 };

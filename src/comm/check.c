@@ -1,5 +1,5 @@
 /* Argument checks. Everything refused here is refused before anything is sent, so the communicator stays usable. */
-#include "comm/call.h"
+#include "comm/stage.h"
 
 /** Bytes of the two buffers of a call at this rank. */
 struct extent {
@@ -169,5 +169,12 @@ enum hkt_status hkt__call_check(struct hkt__call *call)
             return rc;
     }
     rc = measure(call, &extent);
-    return rc < 0 ? rc : check_buffers(call, &extent);
+    if (rc == HKT_OK)
+        rc = check_buffers(call, &extent);
+    if (rc < 0)
+        return rc;
+    call->staging.in_bytes = extent.in_used ? extent.in_bytes : 0;
+    call->staging.out_bytes = extent.out_used ? extent.out_bytes : 0;
+    rc = hkt__stage_look(call);
+    return rc < 0 ? hkt__comm_fail_here(call->comm, rc, hkt_coll_name(call->coll)) : HKT_OK; /* others may be at it */
 }

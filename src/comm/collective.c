@@ -5,7 +5,7 @@
  * communicator keeps. */
 #include <string.h>
 
-#include "comm/call.h"
+#include "comm/stage.h"
 #include "core/mem.h"
 #include "exec/call.h"
 
@@ -136,12 +136,16 @@ enum hkt_status hkt__collective_start(struct hkt__collective *work, struct hkt__
     const struct hkt__user_op *op = user_op(call);
     const struct hkt__prepared *prepared;
     struct hkt__bind *bind = &work->bind;
-    const void *in = call->in;
+    const void *in;
     enum hkt_status rc;
 
     work->call = call;
     work->record = NULL;
     work->state = HKT__COLLECTIVE_LINKING;
+    rc = hkt__stage_begin(call, &comm->room.stage);
+    if (rc < 0)
+        return rc;
+    in = call->in;
     if (op != NULL && op->function == NULL) {
         rc = premultiply(call, op, &in);
         if (rc < 0)
@@ -228,11 +232,12 @@ static void finish_result(const struct hkt__collective *work)
 
 enum hkt_status hkt__collective_finish(struct hkt__collective *work, enum hkt_status status)
 {
-    const struct hkt__call *call = work->call;
+    struct hkt__call *call = work->call;
 
     work->state = HKT__COLLECTIVE_DONE;
     if (status == HKT_OK && (call->op == HKT_AVG || (call->comm->nranks == 1 && work->bind.reduce != NULL)))
         finish_result(work);
+    status = hkt__stage_end(call, status);
     if (work->record != NULL)
         hkt__recorder_end(&call->comm->watch.recorder, work->record, status);
     return status;

@@ -5,6 +5,7 @@
 
 #include "comm/call.h"
 #include "comm/comm_int.h"
+#include "comm/stage.h"
 #include "core/log.h"
 #include "core/mem.h"
 
@@ -394,6 +395,7 @@ enum hkt_status hkt__comm_create(const struct hkt__comm_params *params, struct h
         return rc;
     }
     comm->env.crc = comm->options.crc;
+    comm->cuda = hkt__cuda_in_use(comm->job->settings->cuda);
     atomic_store_explicit(&comm->listed.is_open, 1, memory_order_release); /* O1: publishes the routes */
     hkt__job_hold(comm->job);
     *out_comm = comm;
@@ -431,6 +433,7 @@ void hkt__comm_free(struct hkt_comm *comm)
     hkt__free(comm->job_ranks);
     hkt__free(comm->room.displs);
     hkt__pages_free(comm->room.temp, comm->room.temp_bytes);
+    hkt__stage_free(&comm->room.stage);
     hkt__free(comm);
 }
 

@@ -120,11 +120,19 @@ struct hkt__watch {
     struct hkt__heard *heard;                /* [nranks], guarded by job->lock; NULL until one is heard */
 };
 
+/** Pinned memory for the buffers of a call on a GPU; grows as needed. */
+struct hkt__stage_room {
+    char *memory;
+    size_t bytes;
+    const struct hkt__cuda_module *cuda;     /* whose it is */
+};
+
 /** Memory of the current call beside its buffers; made at first use, kept. */
 struct hkt__call_room {
     size_t *displs;                          /* where blocks lie: collective.c */
     void *temp;                              /* input of pre-multiplied sums that have no output to hold it */
     size_t temp_bytes;
+    struct hkt__stage_room stage;            /* of buffers on a GPU */
 };
 
 struct hkt__comm_counts {
@@ -151,6 +159,7 @@ struct hkt_comm {
     struct hkt__p2p *p2p;                    /* point-to-point state, made at first use */
     struct hkt__call_room room;
     struct hkt__comm_counts counts;
+    const struct hkt__cuda_module *cuda;     /* NULL: this process does not use CUDA */
 };
 
 /** What a communicator is made of. */

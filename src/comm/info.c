@@ -6,6 +6,7 @@
 
 #include "comm/call.h"
 #include "core/settings.h"
+#include "device/cuda.h"
 #include "transport/machine.h"
 
 int hkt_version(void)
@@ -58,23 +59,40 @@ static const struct {
     {"/dev/shm", hkt__machine_shm_dir},
 };
 
-static void machine_feature(int i, struct hkt_feature *out)
+/** The module for GPUs. */
+static bool module_cuda(char *out_why, size_t bytes)
 {
-    static _Thread_local char why[HKT__ERROR_TEXT_MAX];
-    const bool present = machine[i].ask(why, sizeof why);
+    const struct hkt__settings *settings;
+    const struct hkt__cuda_module *module = NULL;
 
-    *out = (struct hkt_feature){.kind = "machine", .name = machine[i].name, .present = present, .reason = why};
+    if (hkt__settings_get(&settings) == HKT_OK)
+        module = hkt__cuda_open(settings->cuda, out_why, bytes);
+    else
+        snprintf(out_why, bytes, "%s", hkt_last_error());
+    if (module != NULL)
+        hkt__cuda_describe(module, out_why, bytes);
+    return module != NULL;
 }
 
-/** CPU features by kernel set; then what this version does not have. */
+static void asked_feature(const char *kind, const char *name, bool (*ask)(char *out_why, size_t bytes),
+                          struct hkt_feature *out)
+{
+    static _Thread_local char why[HKT__ERROR_TEXT_MAX];
+    const bool present = ask(why, sizeof why);
+
+    *out = (struct hkt_feature){.kind = kind, .name = name, .present = present, .reason = why};
+}
+
+/** CPU features by kernel set; then the module for GPUs. */
 static const struct {
     const char *kind, *name, *yes, *no;
     int isa;
+    bool (*ask)(char *out_why, size_t bytes); /* NULL: isa tells */
 } fixed[] = {
-    {"cpu", "sse2", "16-byte kernels", "the CPU lacks SSE2: plain C kernels are used", HKT__ISA_SSE2},
-    {"cpu", "avx2", "32-byte kernels", "not offered by this CPU or capped by HOCKET_ISA", HKT__ISA_AVX2},
-    {"cpu", "avx512", "64-byte kernels", "not offered by this CPU or capped by HOCKET_ISA", HKT__ISA_AVX512},
-    {"module", "cuda", "", "this version works on host memory only", HKT__ISA_COUNT},
+    {"cpu", "sse2", "16-byte kernels", "the CPU lacks SSE2: plain C kernels are used", HKT__ISA_SSE2, NULL},
+    {"cpu", "avx2", "32-byte kernels", "not offered by this CPU or capped by HOCKET_ISA", HKT__ISA_AVX2, NULL},
+    {"cpu", "avx512", "64-byte kernels", "not offered by this CPU or capped by HOCKET_ISA", HKT__ISA_AVX512, NULL},
+    {"module", "cuda", "", "", HKT__ISA_COUNT, module_cuda},
 };
 
 enum hkt_status hkt_feature_get(int index, struct hkt_feature *out_feature)
@@ -88,12 +106,16 @@ enum hkt_status hkt_feature_get(int index, struct hkt_feature *out_feature)
         }
     }
     if (i >= 0 && i < (int)(sizeof machine / sizeof machine[0])) {
-        machine_feature(i, out_feature);
+        asked_feature("machine", machine[i].name, machine[i].ask, out_feature);
         return HKT_OK;
     }
     i -= (int)(sizeof machine / sizeof machine[0]);
     if (i < 0 || i >= (int)(sizeof fixed / sizeof fixed[0]))
         return hkt__fail(HKT_ERR_INVALID, "hkt_feature_get: there is no feature %d", index);
+    if (fixed[i].ask != NULL) {
+        asked_feature(fixed[i].kind, fixed[i].name, fixed[i].ask, out_feature);
+        return HKT_OK;
+    }
     const bool present = fixed[i].isa <= (int)hkt__isa_best();
 
     *out_feature = (struct hkt_feature){.kind = fixed[i].kind, .name = fixed[i].name, .present = present,

@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "comm/call.h"
+#include "comm/stage.h"
 #include "core/mem.h"
 #include "exec/call.h"
 
@@ -16,6 +16,7 @@ struct direction {
     int32_t head, tail;          /* calls of the group waiting for this direction; -1: none */
     bool is_running;
     struct hkt__record *record;
+    struct hkt__stage_room stage; /* of messages on a GPU */
 };
 
 struct hkt__p2p {
@@ -35,6 +36,7 @@ void hkt__p2p_destroy(struct hkt__p2p *p2p)
     for (int i = 0; p2p->dirs != NULL && i < p2p->nranks * 2; i++) {
         hkt__plan_destroy(p2p->dirs[i].plan);
         hkt__run_destroy(p2p->dirs[i].run);
+        hkt__stage_free(&p2p->dirs[i].stage);
     }
     hkt__free(p2p->dirs);
     hkt__free(p2p->next);
@@ -92,6 +94,18 @@ static enum hkt_status make_direction(struct hkt_comm *comm, int peer, bool is_s
     return rc == HKT_OK ? hkt__run_reserve(dir->run, dir->plan, 1) : rc;
 }
 
+static enum hkt_status move_to_self(const struct hkt_comm *comm, const struct hkt__call *recv, const struct hkt__call *send)
+{
+    const size_t bytes = send->count * hkt_dtype_size(send->dtype);
+
+    if (recv->staging.out_is_far || send->staging.in_is_far)
+        return hkt__stage_copy(comm, recv->out, send->in, bytes,
+                               recv->staging.out_is_far ? recv->staging.out_device : send->staging.in_device);
+    if (bytes > 0)
+        memmove(recv->out, send->in, bytes);
+    return HKT_OK;
+}
+
 /** Messages of a rank to itself: the k-th send meets the k-th receive of the group. */
 static enum hkt_status copy_to_self(const struct hkt_comm *comm, struct hkt__call *calls, size_t count)
 {
@@ -112,8 +126,10 @@ static enum hkt_status copy_to_self(const struct hkt_comm *comm, struct hkt__cal
         if (calls[s].count != calls[r].count || calls[s].dtype != calls[r].dtype)
             return hkt__fail(HKT_ERR_INVALID, "send to self of %zu %s meets a receive of %zu %s", calls[s].count,
                              hkt_dtype_name(calls[s].dtype), calls[r].count, hkt_dtype_name(calls[r].dtype));
-        if (calls[s].count > 0)
-            memmove(calls[r].out, calls[s].in, calls[s].count * hkt_dtype_size(calls[s].dtype));
+        const enum hkt_status rc = move_to_self(comm, &calls[r], &calls[s]);
+
+        if (rc < 0)
+            return rc;
         r++;
     }
     return HKT_OK;
@@ -170,23 +186,29 @@ static void record_message(struct hkt_comm *comm, struct direction *dir)
     dir->record = hkt__recorder_begin(&comm->watch.recorder, &stamp, call->is_send ? "send" : "recv", call->root);
 }
 
-static void start_message(struct hkt_comm *comm, struct direction *dir)
+static enum hkt_status start_message(struct hkt_comm *comm, struct direction *dir)
 {
-    const struct hkt__call *call = &comm->p2p->calls[dir->head];
+    struct hkt__call *call = &comm->p2p->calls[dir->head];
+    const enum hkt_status rc = hkt__stage_begin(call, &dir->stage);
     const struct hkt__bind bind = {
         .in = call->in, .out = call->out, .elem_bytes = hkt_dtype_size(call->dtype),
         .grid = {.cuts = 1, .count = call->count}, .nslices = 1, .channels = 1, .lane_first = HKT__P2P_LANE,
         .empty_frames = true, .dtype = call->dtype, .stamp = message_stamp(call, dir->seq)};
 
+    if (rc < 0)
+        return rc;
     hkt__run_start(dir->run, dir->plan, &bind);
     dir->is_running = true;
+    return HKT_OK;
 }
 
-static void end_message(struct hkt_comm *comm, struct direction *dir, enum hkt_status status)
+static enum hkt_status end_message(struct hkt_comm *comm, struct direction *dir, enum hkt_status status)
 {
+    status = hkt__stage_end(&comm->p2p->calls[dir->head], status);
     hkt__recorder_end(&comm->watch.recorder, dir->record, status);
     dir->record = NULL;
     dir->is_running = false;
+    return status;
 }
 
 /** Advance one direction; OK: its queue is empty. */
@@ -203,12 +225,14 @@ static enum hkt_status poll_direction(struct hkt_comm *comm, struct direction *d
             rc = hkt__comm_link(comm, comm->p2p->calls[dir->head].root, HKT__P2P_LANE);
             if (rc != HKT_OK)
                 return rc < 0 ? rc : result;
-            start_message(comm, dir);
+            rc = start_message(comm, dir);
+            if (rc < 0)
+                return rc;
         }
         rc = hkt__run_poll(dir->run);
         if (rc == HKT_IN_PROGRESS || rc == HKT_AGAIN)
             return rc == HKT_AGAIN ? result : rc;
-        end_message(comm, dir, rc);
+        rc = end_message(comm, dir, rc);
         if (rc < 0)
             return rc;
         dir->head = comm->p2p->next[dir->head];
@@ -243,7 +267,7 @@ void hkt__p2p_finish(struct hkt_comm *comm, enum hkt_status status)
 
     for (int b = 0; p2p != NULL && b < p2p->nbusy; b++)
         if (p2p->dirs[p2p->busy[b]].record != NULL)
-            end_message(comm, &p2p->dirs[p2p->busy[b]], status);
+            (void)end_message(comm, &p2p->dirs[p2p->busy[b]], status);
 }
 
 void hkt__p2p_describe(const struct hkt_comm *comm, char *out_text, size_t bytes)

@@ -49,6 +49,7 @@
     X(spin, "HOCKET_SPIN", int, -1, 1000000, "-1", "polls before yielding the core; -1: 2000, or 50 where ranks outnumber cores") \
     X(yield, "HOCKET_YIELD", int, -1, 1000000, "-1", "yields before sleeping; -1: 200; 0 with HOCKET_SPIN=1000000 spins only") \
     X(isa, "HOCKET_ISA", string, 0, 0, "", "highest instruction set for kernels: c, sse2, avx2, avx512")               \
+    X(cuda, "HOCKET_CUDA", string, 0, 0, "", "path of hocket_cuda.so, or off; default: beside the library, where a driver is loaded") \
     X(faults, "HOCKET_FAULTS", string, 0, 0, "", "inject faults, for tests: seed=N,drop=P,dup=P,corrupt=P,delay=P,short=P,kill=N") \
     X(recorder, "HOCKET_RECORDER", int, 16, 65536, "256", "operations the flight recorder keeps per communicator")     \
     X(verify, "HOCKET_VERIFY", flag, 0, 1, "0", "verify every plan before its first use")                              \

@@ -1,0 +1,21 @@
+/* What tests may ask of the substitute runtime beyond CUDA's own interface.
+ *
+ * Environment: EMU_DEVICES, how many there are (2); EMU_NO_DRIVER=1, none and every call fails as without a driver;
+ * EMU_PEERS=0, no device reaches another's memory; EMU_RESIDENT, blocks of one launch that run side by side (32);
+ * EMU_FRESH=1, blocks run on threads of their own, so that shared memory holds nothing of an earlier one;
+ * EMU_BLIND=1, memory of devices faults when the program touches it, and kernels cannot run; EMU_MEMORY_MB, the largest
+ * allocation (1024);
+ * EMU_ORDER, EMU_TIMEOUT_S, EMU_CHECK: see block.c. */
+#ifndef HOCKET_CUDA_EMU_EMU_H
+#define HOCKET_CUDA_EMU_EMU_H
+
+/** Calls of the runtime so far, those that can fail. */
+long emu_calls(void);
+/** The k-th call from now on fails with `error` (a cudaError_t), k >= 1; 0: none. */
+void emu_fail_call(long k, int error);
+/** Name of the call that emu_fail_call made fail; NULL: none has yet. */
+const char *emu_failed_call(void);
+/** Objects that live: allocations, mappings, streams, events. 0 when nothing was leaked. */
+int emu_live_objects(void);
+
+#endif
