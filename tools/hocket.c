@@ -15,6 +15,7 @@ static const struct tool tools[] = {
     { "run", hkt_tool_run, "start N ranks of a program on this machine" },
     { "perf", hkt_tool_perf, "time a collective and check its result (busbw benchmark)" },
     { "info", hkt_tool_info, "what is here: version, transports, CPU features, settings" },
+    { "doctor", hkt_tool_doctor, "what will go wrong here, or between the hosts of a job, and the mend" },
     { "topo", hkt_tool_topo, "the machine as a graph: show, save, draw it, and order ranks on it" },
     { "verify", hkt_tool_verify, "prove schedules right, for any number of ranks" },
     { "explain", hkt_tool_explain, "print a schedule step by step; list the algorithms" },

@@ -18,6 +18,7 @@ enum tool_exit {
 int hkt_tool_run(int argc, char **argv);
 int hkt_tool_perf(int argc, char **argv);
 int hkt_tool_info(int argc, char **argv);
+int hkt_tool_doctor(int argc, char **argv);
 int hkt_tool_verify(int argc, char **argv);
 int hkt_tool_explain(int argc, char **argv);
 int hkt_tool_tune(int argc, char **argv);
