@@ -33,7 +33,7 @@
     X(ib_sl, "HOCKET_IB_SL", int, 0, 15, "0", "service level of verbs packets: InfiniBand lane, Ethernet priority")    \
     X(ib_traffic_class, "HOCKET_IB_TRAFFIC_CLASS", int, 0, 255, "0", "traffic class of verbs packets: the IP header's DSCP and ECN bits") \
     X(ib_timeout, "HOCKET_IB_TIMEOUT", int, 1, 31, "17", "verbs waits 4.096 us * 2^n for an acknowledgement before it sends again; 17: half a second") \
-    X(ib_retry, "HOCKET_IB_RETRY", int, 0, 7, "7", "how often verbs sends again before a path is given up")            \
+    X(ib_retry, "HOCKET_IB_RETRY", int, 0, 7, "6", "how often verbs sends again before a path is given up; 7 is for ever on Soft-RoCE") \
     X(ib_rnr_retry, "HOCKET_IB_RNR_RETRY", int, 0, 7, "7", "the same where a peer is not ready to receive; 7: for ever") \
     X(ib_qps, "HOCKET_IB_QPS", int, 1, 4, "1", "queue pairs of verbs per pair of NICs, peer and lane: more spread over more routes") \
     X(ib_slots, "HOCKET_IB_SLOTS", int, 2, 64, "8", "frames of verbs in flight per peer and lane")                     \

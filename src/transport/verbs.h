@@ -19,7 +19,8 @@
  * the others, where they are written into the same slots again; a link fails with its last path.
  *
  * Opening. Queue pairs are connected by messages over a tcp channel of the same domain, which proves both ends to each
- * other. It stays open: its end is how a peer's end is noticed where nothing is being sent. Before a path counts, a packet
+ * other. It stays open: over it an end hears, where it is not sending itself, that a path failed at the other, or that the
+ * other has ended. Before a path counts, a packet
  * of the path's full MTU crosses it each way.
  *
  * Ownership: everything of a domain belongs to the one thread that uses the domain; an instance's rails are constant but
@@ -104,8 +105,9 @@ struct hkt__verbs_rail {
     struct ibv_pd *pd;
     uint32_t inline_max;          /* asked of its queue pairs */
     int cqe_max;
-    /* Set by whichever thread reads an event of the device; relaxed, a hint: traffic prefers the others. */
-    atomic_bool is_down;
+    /* Set by whichever thread reads an event of the device; relaxed. Down: a hint, traffic prefers the others. Gone: the device
+     * was removed, nothing completes any more. */
+    atomic_bool is_down, is_gone;
 };
 
 struct hkt__verbs {
@@ -285,8 +287,7 @@ struct hkt__verbs_link {
     uint64_t peer_ring;
     int npaths, up;               /* up: paths that are UP */
     int controls;                 /* credits in send queues */
-    uint32_t peer_paths;          /* as the peer last told */
-    char peer_why[HKT__VERBS_TEXT_MAX];
+    bool is_warning_due;          /* the peer does not know yet that a path failed */
     struct hkt__verbs_path paths[HKT__VERBS_PATHS_MAX];
     unsigned char *memory;        /* the ring, then the slots frames are sent from */
     size_t memory_bytes;
@@ -321,8 +322,10 @@ void hkt__verbs_link_destroy(struct hkt__verbs_link *link);
 void hkt__verbs_link_fail(struct hkt__verbs_link *link, enum hkt_status status, const char *why);
 /** Record the link's failure for the caller. */
 enum hkt_status hkt__verbs_link_failed(const struct hkt__verbs_link *link);
-/** Has the peer hung up? Looks at the wire. */
-bool hkt__verbs_link_is_left(struct hkt__verbs_link *link);
+/** Hear what the peer has to say over the wire: that paths failed there, or nothing any more. True: the link has failed. */
+bool hkt__verbs_link_listen(struct hkt__verbs_link *link);
+/** Tell the peer which paths are left: what fails here may look well there, where nothing is being sent. */
+void hkt__verbs_link_warn(struct hkt__verbs_link *link);
 
 /* ---- frames (verbs_chan.c) ---- */
 

@@ -9,7 +9,7 @@
 
 #include "transport/verbs.h"
 
-#define LOOK_AT_WIRE 256 /* fruitless looks for a frame between questions to the kernel whether the peer is still there */
+#define LOOK_AT_WIRE 64 /* fruitless looks for a frame or credit between looks at what the peer says over tcp: a system call */
 
 void hkt__verbs_chan_init(struct hkt__verbs_link *link)
 {
@@ -116,7 +116,7 @@ static enum hkt_status tx_begin(struct hkt__chan *chan, size_t bytes, struct hkt
     if (link->failed != HKT_OK)
         return hkt__verbs_link_failed(link);
     if (!has_room(link)) {
-        if (++link->rx.vain % LOOK_AT_WIRE == 0 && hkt__verbs_link_is_left(link))
+        if (++link->rx.vain % LOOK_AT_WIRE == 0 && hkt__verbs_link_listen(link))
             return hkt__verbs_link_failed(link);
         return HKT_AGAIN;
     }
@@ -210,7 +210,7 @@ static enum hkt_status rx_begin(struct hkt__chan *chan, struct hkt__view *out_vi
 
     if (!is_here(link))
         (void)hkt__verbs_progress(link->dom);
-    if (!is_here(link) && link->failed == HKT_OK && ++link->rx.vain % LOOK_AT_WIRE == 0 && hkt__verbs_link_is_left(link))
+    if (!is_here(link) && link->failed == HKT_OK && ++link->rx.vain % LOOK_AT_WIRE == 0 && hkt__verbs_link_listen(link))
         (void)hkt__verbs_progress(link->dom); /* what came before the end was complete by then */
     if (!is_here(link))
         return link->failed != HKT_OK ? hkt__verbs_link_failed(link) : HKT_AGAIN;

@@ -204,7 +204,7 @@ static void take_async_events(struct hkt__verbs_rail *rail)
         if (is_port && event.element.port_num == rail->port.port)
             atomic_store_explicit(&rail->is_down, event.event_type == IBV_EVENT_PORT_ERR, memory_order_relaxed);
         if (event.event_type == IBV_EVENT_DEVICE_FATAL)
-            atomic_store_explicit(&rail->is_down, true, memory_order_relaxed);
+            atomic_store_explicit(&rail->is_gone, true, memory_order_relaxed);
         hkt__log(HKT__SUB_TRANSPORT, HKT__LOG_WARN, "verbs: %s:%d: %s", rail->port.device, rail->port.port,
                  ibv_event_type_str(event.event_type));
         ibv_ack_async_event(&event);
@@ -265,7 +265,7 @@ static bool is_flying(struct hkt__verbs_dom *dom, bool look)
         struct hkt__verbs_link *link = dom->links[i];
 
         if (link != NULL && link->stage == HKT__VERBS_OPEN && link->failed == HKT_OK && hkt__verbs_chan_is_flying(link) &&
-            !(look && hkt__verbs_link_is_left(link)))
+            !(look && hkt__verbs_link_listen(link)))
             return true;
     }
     return false;

@@ -134,17 +134,6 @@ enum hkt_status hkt__verbs_link_failed(const struct hkt__verbs_link *link)
     return hkt__fail_peer(link->failed, link->peer, "verbs: the link to rank %d failed: %s", link->peer, link->why);
 }
 
-bool hkt__verbs_link_is_left(struct hkt__verbs_link *link)
-{
-    struct hkt__view view;
-    const enum hkt_status rc = link->wire_rx->ops->rx_begin(link->wire_rx, &view);
-
-    if (rc >= 0)
-        return false;
-    hkt__verbs_link_fail(link, HKT_ERR_PEER_LOST, hkt_last_error());
-    return true;
-}
-
 /* ---- opening ---- */
 
 static void say_hello(struct hkt__verbs_link *link)
@@ -182,7 +171,7 @@ static enum hkt_status take_hello(struct hkt__verbs_link *link)
 }
 
 /** The paths that are well, or proved, and the reason of the first that is not. */
-static void say_state(struct hkt__verbs_link *link)
+static void write_state(struct hkt__verbs_link *link)
 {
     struct hkt__verbs_state state = {.magic = HKT__VERBS_MAGIC};
 
@@ -193,8 +182,16 @@ static void say_state(struct hkt__verbs_link *link)
             snprintf(state.why, sizeof state.why, "%s", link->paths[i].why);
     }
     memcpy(link->out.data, &state, sizeof state);
-    link->out.bytes = link->in.bytes = sizeof state;
-    link->out.done = link->in.done = 0;
+    link->out.bytes = sizeof state;
+    link->out.done = 0;
+}
+
+/** Tell it, and expect the same from the peer. */
+static void say_state(struct hkt__verbs_link *link)
+{
+    write_state(link);
+    link->in.bytes = sizeof(struct hkt__verbs_state);
+    link->in.done = 0;
 }
 
 /** Paths the peer has given up are given up here too. */
@@ -217,6 +214,66 @@ static enum hkt_status take_state(struct hkt__verbs_link *link)
         hkt__verbs_path_fail(path, HKT_ERR_PEER_LOST, why);
     }
     return HKT_OK;
+}
+
+/* ---- telling of failures, when open ---- */
+
+/** Go on with the warning that is under way, then with the one that is due; what tcp does not take now goes later. */
+static void push_warning(struct hkt__verbs_link *link)
+{
+    for (;;) {
+        if (link->out.done == link->out.bytes) {
+            if (!link->is_warning_due)
+                return;
+            write_state(link);
+            link->is_warning_due = false;
+        }
+        if (hkt__verbs_message_send(link->wire_tx, &link->out) != HKT_OK)
+            return; /* a peer that is gone is noticed by listening */
+    }
+}
+
+void hkt__verbs_link_warn(struct hkt__verbs_link *link)
+{
+    link->is_warning_due = true;
+    push_warning(link);
+}
+
+/** Requests of a device that was removed neither complete nor fail. */
+static void fail_gone(struct hkt__verbs_link *link)
+{
+    for (int i = 0; i < link->npaths; i++) {
+        const struct hkt__verbs_rail *rail = &link->dom->verbs->rails[link->paths[i].rail];
+        char why[HKT__VERBS_TEXT_MAX];
+
+        if (!atomic_load_explicit(&rail->is_gone, memory_order_relaxed) || link->paths[i].state == HKT__VERBS_PATH_DOWN)
+            continue;
+        snprintf(why, sizeof why, "%s:%d: the device was removed or failed (IBV_EVENT_DEVICE_FATAL): see this host's kernel log",
+                 rail->port.device, rail->port.port);
+        hkt__verbs_path_fail(&link->paths[i], HKT_ERR_SYSTEM, why);
+    }
+}
+
+bool hkt__verbs_link_listen(struct hkt__verbs_link *link)
+{
+    struct hkt__view view;
+    enum hkt_status rc = HKT_OK;
+
+    fail_gone(link);
+    if (link->stage != HKT__VERBS_OPEN) /* the next message is for the next stage */
+        rc = link->wire_rx->ops->rx_begin(link->wire_rx, &view);
+    else
+        push_warning(link);
+    while (rc == HKT_OK && link->stage == HKT__VERBS_OPEN && link->failed == HKT_OK) {
+        rc = hkt__verbs_message_receive(link->wire_rx, &link->in);
+        if (rc == HKT_OK)
+            rc = take_state(link);
+        if (rc == HKT_OK)
+            link->in.done = 0;
+    }
+    if (rc < 0)
+        hkt__verbs_link_fail(link, rc, hkt_last_error());
+    return link->failed != HKT_OK;
 }
 
 static void prove_paths(struct hkt__verbs_link *link)
@@ -274,6 +331,7 @@ static enum hkt_status conclude(struct hkt__verbs_link *link)
     if (link->up > 0) {
         log_open(link);
         link->stage = HKT__VERBS_OPEN;
+        link->in.done = 0; /* for warnings */
         return HKT_OK;
     }
     if (link->dom->verbs->may_use_tcp && peer_blob(link)->may_use_tcp) {
@@ -327,7 +385,7 @@ static enum hkt_status advance(struct hkt__verbs_link *link)
     case HKT__VERBS_PROVING:
         (void)hkt__verbs_progress(link->dom);
         if (!are_proved(link))
-            return hkt__verbs_link_is_left(link) ? hkt__verbs_link_failed(link) : HKT_IN_PROGRESS;
+            return hkt__verbs_link_listen(link) ? hkt__verbs_link_failed(link) : HKT_IN_PROGRESS;
         say_state(link);
         return HKT_OK;
     case HKT__VERBS_VERDICT:

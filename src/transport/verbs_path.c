@@ -174,6 +174,7 @@ void hkt__verbs_path_fail(struct hkt__verbs_path *path, enum hkt_status status, 
     if (!was_up)
         return;
     link->up--;
+    hkt__verbs_link_warn(link);
     if (link->up == 0) {
         hkt__verbs_link_fail(link, status, why);
         return;

@@ -76,7 +76,7 @@ def start_node(job, kernel, node, nics, memory, taps):
              f'HOCKET_NODE={node}'], stdin=subprocess.DEVNULL, stdout=console, stderr=console)
 
 
-def inside(job, kernel, nodes, nics, memory):
+def inside(job, kernel, nodes, nics, memory, wire_mtu):
     """In the namespaces: the network, the nodes, and waiting for them."""
     def ip(*words):
         subprocess.run(['ip', *words], check=True)
@@ -84,29 +84,30 @@ def inside(job, kernel, nodes, nics, memory):
     if nodes > 1:
         for i in range(nics):
             ip('link', 'add', f'br{i}', 'type', 'bridge', 'mcast_snooping', '0')
-            ip('link', 'set', f'br{i}', 'mtu', '9000', 'up')
+            ip('link', 'set', f'br{i}', 'mtu', '9000', 'up') # of ports too: those that are not told otherwise
     running = []
     for node in range(nodes):
         taps = [f'tap{node}.{i}' for i in range(nics)] if nodes > 1 else []
         for i, tap in enumerate(taps):
             ip('tuntap', 'add', tap, 'mode', 'tap')
-            ip('link', 'set', tap, 'mtu', '9000', 'txqueuelen', '20000', 'master', f'br{i}', 'up')
+            mtu = wire_mtu if i == 0 else 9000
+            ip('link', 'set', tap, 'mtu', str(mtu), 'txqueuelen', '20000', 'master', f'br{i}', 'up')
         running.append(start_node(job, kernel, node, nics, memory, taps))
     for process in running:
         process.wait()
     return 0
 
 
-def run(script, nodes=1, nics=1, env=None, writable=(), timeout=120, memory=512):
+def run(script, nodes=1, nics=1, env=None, writable=(), timeout=120, memory=512, wire_mtu=9000):
     """Run a bash script on each node at once (NODE, NODES in its environment). A Result per node; code None: it did not end
-    before the deadline."""
+    before the deadline. wire_mtu: larger packets are lost between the cards eth0, without a word."""
     kernel = require()
     # Short, since sockets of the kernel are named after it.
     job = tempfile.mkdtemp(prefix='hocket-vm-', dir='/tmp')
     write_job(job, script, nodes, nics, env or {}, writable)
     yard = subprocess.Popen(
         ['setpriv', '--pdeathsig', 'KILL', 'unshare', '-n', '-m', '-p', '--fork', '--kill-child', '--mount-proc', sys.executable,
-         os.path.abspath(__file__), job, kernel, str(nodes), str(nics), str(memory)], stdin=subprocess.DEVNULL)
+         os.path.abspath(__file__), job, kernel, str(nodes), str(nics), str(memory), str(wire_mtu)], stdin=subprocess.DEVNULL)
     try:
         yard.wait(timeout)
     except subprocess.TimeoutExpired:
@@ -130,4 +131,4 @@ def run(script, nodes=1, nics=1, env=None, writable=(), timeout=120, memory=512)
 
 if __name__ == '__main__':
     sys.dont_write_bytecode = True
-    sys.exit(inside(sys.argv[1], sys.argv[2], *(int(word) for word in sys.argv[3:6])))
+    sys.exit(inside(sys.argv[1], sys.argv[2], *(int(word) for word in sys.argv[3:7])))
