@@ -13,6 +13,11 @@ has_header() {
     printf '#include <%s>\n' "$1" | cc -E -xc - >/dev/null 2>&1
 }
 
+has_providers() {
+    set -- /etc/libibverbs.d/*.driver
+    [ -e "$1" ]
+}
+
 need_for_build() {
     need gcc cc --version
     need libc6-dev has_header stdio.h
@@ -29,6 +34,9 @@ need_for_tests() {
     need g++ c++ --version
     need python3 python3 --version
     need libucx-dev pkg-config --exists ucx
+    need libibverbs-dev pkg-config --exists libibverbs
+    need ibverbs-providers has_providers
+    need busybox-static busybox true # what virtual machines turn themselves off with (tests/rdma)
     need openmpi-bin mpirun --version # a launcher, and what Open MPI sets in the environment
     need iproute2 sh -c 'ip -V && tc -V'
     need util-linux setpriv --version

@@ -51,7 +51,6 @@ struct hkt__verbs_port {
     char device[64];
     uint8_t port;
     bool is_roce;                 /* else InfiniBand */
-    bool is_down;                 /* the reason why it is of no use may pass */
     int gid_index;
     union ibv_gid gid;
     char gid_text[96];            /* "GID 1: 192.0.2.1, RoCE v2" */

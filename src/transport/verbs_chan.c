@@ -3,7 +3,8 @@
  *
  * A sender's slot is free when its write is acknowledged, a receiver's when its frame was told as consumed. A frame that a
  * failed path had under way is written again by another one, into the same slot, with the same bytes: if it had arrived
- * after all, nothing changes, and its slot cannot hold a later frame, since the sender's is not free before. */
+ * after all, nothing changes, and its slot cannot hold a later frame, since the sender's is not free before. What the failed
+ * path still had on the network is at least as old as the time that made it fail, and both ends close it when they know. */
 #include <assert.h>
 #include <string.h>
 

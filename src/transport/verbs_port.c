@@ -197,7 +197,6 @@ static void judge_port(struct ibv_context *context, const struct hkt__settings *
         return;
     }
     if (attr.state != IBV_PORT_ACTIVE) {
-        port->is_down = true;
         snprintf(port->why, sizeof port->why, "the port is %s: %s", ibv_port_state_str(attr.state),
                  port->is_roce ? "look at its network interface (ip link)" : "look at the cable and the subnet manager");
         return;
