@@ -95,7 +95,7 @@ static void choose_waits(struct hkt_comm *comm)
 {
     const struct hkt__settings *settings = comm->job->settings;
     const struct hkt__wait_place place = {.host_ranks = comm->job->host_ranks, .cores = comm->job->cores,
-                                          .is_network = !comm->routes.all_memory};
+                                          .is_network = !comm->routes.all_polled};
 
     hkt__wait_policy_init(&comm->options.wait, settings->spin, settings->yield, &place);
 }
@@ -108,7 +108,7 @@ static void price_routes(struct hkt_comm *comm)
     struct hkt__tp_caps local = {0};
     bool has_local = false, is_memory = true;
 
-    routes->all_memory = routes->all_user = true;
+    routes->all_memory = routes->all_user = routes->all_polled = true;
     for (int r = 0; r < comm->nranks; r++) {
         struct hkt__tp_caps caps;
 
@@ -119,6 +119,7 @@ static void price_routes(struct hkt_comm *comm)
         tp->ops->query(tp, &caps);
         routes->all_memory &= (caps.flags & HKT__TP_MEMORY) != 0;
         routes->all_user &= (caps.flags & HKT__TP_USER) != 0;
+        routes->all_polled &= (caps.flags & (HKT__TP_MEMORY | HKT__TP_POLLED)) != 0;
         if (hkt__site_link(&comm->site, comm->rank, r).is_net)
             continue;
         has_local = true;

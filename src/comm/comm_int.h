@@ -83,6 +83,7 @@ struct hkt__routes {
     struct hkt__tp_dom *doms[HKT__TRANSPORTS_MAX];
     int ndoms;
     bool all_memory, all_user;               /* every peer's window, every peer's memory is addressable */
+    bool all_polled;                         /* looking for a frame makes no system call, from whichever peer */
     bool all_copy;                           /* every rank can copy from and to every peer's memory */
     struct hkt__tp *memory_tp;               /* the one that serves windows; NULL unless all_memory */
     struct hkt__prices prices;               /* within hosts of the slowest transport in use: the first member's for all */
