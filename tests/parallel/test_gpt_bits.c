@@ -285,6 +285,40 @@ static void expert_traffic(void **state)
            4 * kept * run.config.shape.hidden * REAL + routings * run.config.shape.experts * (int64_t)sizeof(int64_t));
 }
 
+/* The other way to the experts, by the formula of a step. */
+static void gathered_expert_traffic(void **state)
+{
+    struct rig_case run = { .layout = "dp:2=ep:2*edp:1", .config = tiny_experts(), .micros = MICROS, .schedule = HKT_PIPE_GPIPE };
+    const int64_t batch = run.config.micro_batch;
+    struct hkt_coll_bytes want = { 0 };
+    double gathered = 0, counts = 0;
+
+    (void)state;
+    for (int recompute = 0; recompute <= HKT_RECOMPUTE_FULL; recompute += HKT_RECOMPUTE_FULL) {
+        run.config.dispatch = HKT__MOE_ALL_GATHER;
+        run.config.recompute = (enum hkt_recompute)recompute;
+        rig_run(&run, 2, first);
+        for (int rank = 0; rank < 2; rank++) {
+            const struct rig_rank *r = &first->rank[rank];
+            const struct hkt_step_opts opts = {
+                .shape = run.config.shape, .layout = { .nranks = 2, .dp = 2, .ep = 2, .global_batch = 2 * MICROS * batch,
+                                                       .micro_batch = batch, .seq = run.config.seq, .schedule = run.schedule },
+                .recompute = run.config.recompute, .gathers_pairs = 1, .element_bytes = REAL, .real_bytes = REAL,
+                .layers = LAYERS, .expert_layers = LAYERS - 1, .pairs = (double)(r->routed - r->dropped),
+            };
+            struct hkt_step_bytes bytes;
+
+            assert_int_equal(hkt_count_step(&opts, &bytes), HKT_OK);
+            want.all_gather += bytes.ep.all_gather;
+            want.all_to_all += bytes.ep.all_to_all;
+            gathered += (double)(r->traffic.bytes[HKT__TRAFFIC_EP][HKT_ALL_GATHER] + r->traffic.bytes[HKT__TRAFFIC_EP][HKT_ALL_GATHER_V]);
+            counts += (double)r->traffic.bytes[HKT__TRAFFIC_EP][HKT_ALL_TO_ALL_V];
+        }
+        assert_true(gathered == want.all_gather && gathered > 0);
+        assert_true(counts == want.all_to_all && counts > 0);
+    }
+}
+
 /* What stages hold: 1F1B as many micro-batches as there are stages to come, GPipe all. */
 static void memory_of_schedules(void **state)
 {
@@ -333,6 +367,7 @@ int main(void)
         cmocka_unit_test(sequence_parallel_traffic),
         cmocka_unit_test(pipeline_traffic),
         cmocka_unit_test(expert_traffic),
+        cmocka_unit_test(gathered_expert_traffic),
         cmocka_unit_test(memory_of_schedules),
     };
 
