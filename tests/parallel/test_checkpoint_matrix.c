@@ -207,12 +207,18 @@ static double apart(double a, double b)
     return fabs(a - b) / fabs(b);
 }
 
+/* All; under the sanitizers a few of the first model, and fewer of the second. */
+static bool is_run(bool is_dense, int layout)
+{
+    return !ranks_small() || (layout % 3 == 0 && layout != 3) || (!is_dense && (layout == 3 || layout == 5 || layout == 8));
+}
+
 /* All pairs of the first model. */
 static bool is_wanted(const struct job *job, int from)
 {
-    const int every = (job->is_dense ? 3 : 1) * (ranks_small() ? 13 : 1);
+    const int every = job->is_dense || ranks_small() ? 3 : 1;
 
-    return from == job->layout || (from + job->layout) % every == 0;
+    return is_run(job->is_dense, from) && (from == job->layout || (from + job->layout) % every == 0);
 }
 
 /* One trainer goes from checkpoint to checkpoint, and trains between: nothing of the last one may stay. */
@@ -268,9 +274,11 @@ static void each_to_each(bool is_dense)
     for (int i = 0; i < LAYOUTS; i++)
         snprintf(path[i], sizeof path[i], "%s/%s%d", folder, is_dense ? "dense" : "experts", i);
     for (job.layout = 0; job.layout < LAYOUTS; job.layout++)
-        run_ranks(save, &job);
+        if (is_run(is_dense, job.layout))
+            run_ranks(save, &job);
     for (job.layout = 0; job.layout < LAYOUTS; job.layout++)
-        run_ranks(load, &job);
+        if (is_run(is_dense, job.layout))
+            run_ranks(load, &job);
 }
 
 static void tied_with_experts(void **state)
@@ -289,9 +297,9 @@ static void untied_and_dense(void **state)
 static void runs_have_states_of_their_own(void **state)
 {
     (void)state;
-    for (int i = 1; i < LAYOUTS; i++)
-        assert_true(runs[i].loss[0] > 5 && memcmp(&runs[0].saved, &runs[0].end, sizeof runs[0].saved) != 0);
-    assert_true(memcmp(&runs[0].saved, &runs[7].saved, sizeof runs[0].saved) != 0);
+    for (int i = 0; i < LAYOUTS; i++)
+        assert_true(!is_run(true, i) || (runs[i].loss[0] > 5 && memcmp(&runs[i].saved, &runs[i].end, sizeof runs[i].saved) != 0));
+    assert_true(memcmp(&runs[0].saved, &runs[6].saved, sizeof runs[0].saved) != 0);
 }
 
 static int make_text(void **state)

@@ -298,7 +298,7 @@ static void kept_activations(void **state)
         const struct ranks_job job = { .kind = RANKS_THREADS, .nranks = mode.nranks, .leaves_descriptors = true, .fn = measure_kept,
                                        .arg = &mode };
 
-        if (ranks_small() && mode.nranks > 4)
+        if (ranks_small() && mode.nranks > 2)
             continue;
         mode.schedule = GPIPE; /* all are held at once */
         for (mode.micros = 2; mode.micros <= 4; mode.micros += 2)
