@@ -53,7 +53,8 @@ static const char help_rest[] =
     "      --every N               a line each N steps (10);  --eval-every N, --eval-batches N: held-out loss (0: at the end; 4)\n"
     "      --save DIR              checkpoints, each --save-every N steps (0: at the end);  --save-sync: wait for each\n"
     "      --resume DIR            go on from there, in whatever layout it was made\n"
-    "      --weights DIR           take parameters only, e.g. from GPT-2's model.safetensors\n"
+    "      --weights DIR           take parameters only, of a checkpoint or a GPT-2 that Hugging Face's transformers saved, and the\n"
+    "                              model's shape unless options say it\n"
     "      --json FILE --svg FILE  everything that was measured; the loss curve: at each checkpoint, and at the end\n"
     "      --trace FILE            the last three steps of all ranks, to look at in chrome://tracing or ui.perfetto.dev\n"
     "  -h, --help                  this text\n\n"
@@ -62,6 +63,7 @@ static const char help_rest[] =
     "Exit codes: 0 success, 1 failure, 2 wrong usage or an impossible layout.\n";
 
 enum option_kind { INT, WIDE, LONG, REAL, BYTES, FLAG, TEXT, OTHER };
+/* From O_LLAMA to O_UNTIED: of the model's shape. */
 enum other { O_SCHEDULE, O_RECOMPUTE, O_LLAMA, O_ROTARY, O_NO_BIASES, O_UNTIED, O_DTYPE, O_OPTIMIZER, O_NO_OVERLAP, O_MICROS, O_DATA,
              O_TOKENS, O_MESH, O_GROUPS, O_SEED, O_FAST, O_SYNC, O_HELP };
 
@@ -152,7 +154,7 @@ static const struct row rows[] = {
 /* Options that only make sense once all are read. */
 struct late {
     long micros;
-    bool has_lr_min, has_decay, is_llama, is_rotary;
+    bool has_shape, has_lr_min, has_decay, is_llama, is_rotary;
 };
 
 static bool parse_recompute(const char *text, enum hkt_recompute *out)
@@ -199,6 +201,13 @@ static bool apply_other(enum other other, const char *value, struct train_option
     }
 }
 
+static bool says_shape(const struct row *row)
+{
+    if (row->kind == OTHER)
+        return row->offset >= O_LLAMA && row->offset <= O_UNTIED;
+    return row->offset == AT(config.norm) || row->offset - AT(config.shape) < sizeof(struct hkt_shape); /* one before wraps round */
+}
+
 /** One option with its value; false: the value does not fit. */
 static bool apply(const struct row *row, const char *value, struct train_options *o, struct late *late)
 {
@@ -207,6 +216,7 @@ static bool apply(const struct row *row, const char *value, struct train_options
     size_t bytes;
     double real;
 
+    late->has_shape = late->has_shape || says_shape(row);
     late->has_lr_min = late->has_lr_min || strcmp(row->name, "lr-min") == 0;
     late->has_decay = late->has_decay || strcmp(row->name, "decay") == 0;
     switch (row->kind) {
@@ -257,6 +267,11 @@ static int finish(struct train_options *o, const struct late *late, bool speaks)
         o->config.shape.biases = o->config.shape.tied = 0;
         o->config.norm = HKT_TRAIN_RMS_NORM;
     }
+    if (o->weights != NULL && !late->has_shape && hkt_train_shape(o->weights, &o->config) < 0) {
+        if (speaks)
+            hkt_tool_say("train", "--weights: %s", hkt_parallel_last_error());
+        return TOOL_FAILED;
+    }
     if (!late->has_lr_min)
         o->config.lr_min = o->config.lr / 10;
     if (!late->has_decay)
@@ -271,7 +286,7 @@ int train_options_read(int argc, char **argv, bool speaks, struct train_options 
 {
     struct option names[ROW_COUNT + 1] = { { NULL, 0, NULL, 0 } };
     struct train_options *o = out_options;
-    struct late late = { 0, false, false, false, false };
+    struct late late = { .micros = 0 };
 
     *o = (struct train_options){ .config = hkt_train_defaults(), .steps = 100, .every = 10, .eval_batches = 4 };
     for (size_t i = 0; i < ROW_COUNT; i++)

@@ -96,6 +96,9 @@ HKT_API HKT_NODISCARD enum hkt_status hkt_trainer_resume(struct hkt_trainer *tra
 /** Take only parameters, for instance from GPT-2's model.safetensors as Hugging Face has it.
  *  Errors   INVALID names the tensor that is missing or of another shape, or the number of heads; SYSTEM */
 HKT_API HKT_NODISCARD enum hkt_status hkt_trainer_load_weights(struct hkt_trainer *trainer, const char *dir);
+/** The shape and norm of the model that such a DIR holds, for a trainer to be made; all else in *config stays. Not collective.
+ *  Errors   INVALID: DIR does not tell; UNSUPPORTED names what is not as in GPT-2; SYSTEM. *config is untouched */
+HKT_API HKT_NODISCARD enum hkt_status hkt_train_shape(const char *dir, struct hkt_train_config *config);
 
 /** Keep what ranks compute, communicate and wait for from now on (is_on 1), or stop (0). Times count from here; ranks leave a
  *  barrier then, which aligns different hosts to some microseconds. */

@@ -197,6 +197,19 @@ enum hkt_status hkt_trainer_resume(struct hkt_trainer *t, const char *dir)
     return HKT_OK;
 }
 
+enum hkt_status hkt_train_shape(const char *dir, struct hkt_train_config *config)
+{
+    struct hkt_train_config found = *config;
+    char path[HKT__ST_PATH_MAX];
+    enum hkt_status rc = hkt__checkpoint_find(dir, path, sizeof path);
+
+    if (rc == HKT_OK)
+        rc = hkt__shape_find(path, &found);
+    if (rc == HKT_OK)
+        *config = found;
+    return rc;
+}
+
 /* Shapes of tensors do not tell how rows of q, k and v fall into heads. A folder that does not tell either is taken at its word;
  * one that cannot be read fails when it is. */
 static enum hkt_status check_heads(const struct hkt_trainer *t, const char *path)

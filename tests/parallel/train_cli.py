@@ -153,6 +153,12 @@ def is_read_by_transformers(folder):
     require(len(texts[0]) > 5 and texts[0] == texts[1], f'the same text without our header: {texts}')
     result = run(0, 'train', '--weights', bare, '--hidden', '64', '--layers', '2', '--heads', '2', '--steps', '1')
     require(result.returncode == 1 and 'has 4 heads, this one has 2' in result.stderr, 'other heads', result)
+    again = os.path.join(folder, 'again')
+    result = run(4, 'train', '--weights', bare, '--tp', '2', '--dp', '2', '--zero', '3', '--lr', '0', '--steps', '1', '--save', again)
+    require(result.returncode == 0, 'a step of a model whose shape is in config.json', result)
+    with open(os.path.join(again, 'step-00000001', 'model.safetensors'), 'rb') as file:
+        file.seek(int.from_bytes(file.read(8), 'little'), 1)
+        require(file.read() == data, 'there and back through another layout, to the last bit')
     os.remove(os.path.join(bare, 'config.json'))
     result = run(0, 'generate', '--from', bare)
     require(result.returncode == 1 and 'does not say what its model' in result.stderr, 'no shape anywhere', result)
