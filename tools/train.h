@@ -6,8 +6,11 @@
 #include <hocket/parallel.h>
 #include <stdbool.h>
 
+#define TRAIN_STAGES_MAX 1024
+
 struct train_options {
     struct hkt_train_config config;
+    int stages[TRAIN_STAGES_MAX], nstages; /* layers of each; 0: even */
     char data[4096], mesh[64], tokens[4096];
     long steps, every, save_every, eval_every, eval_batches;
     bool saves_sync, is_fast, shows_groups;

@@ -17,6 +17,7 @@ static const char help_text[] =
     "      --shard N               hybrid: only N ranks of dp share out, the groups of N are replicas\n"
     "      --sp                    norms and dropout are cut along the sequence over tp\n"
     "      --schedule NAME         gpipe, 1f1b (default), interleaved, zb-h1;  --chunks N: per stage, interleaved (2)\n"
+    "      --stages 2,1,1          layers of each stage, of all first chunks first (as even as can be)\n"
     "      --mesh ORDER            of the axes, fastest first (\"tp dp pp\");  --groups: print which ranks are together\n"
     "      --recompute KIND        none (default), selective, full\n"
     "model\n"
@@ -65,7 +66,7 @@ static const char help_rest[] =
 enum option_kind { INT, WIDE, LONG, REAL, BYTES, FLAG, TEXT, OTHER };
 /* From O_LLAMA to O_UNTIED: of the model's shape. */
 enum other { O_SCHEDULE, O_RECOMPUTE, O_LLAMA, O_ROTARY, O_NO_BIASES, O_UNTIED, O_DTYPE, O_OPTIMIZER, O_NO_OVERLAP, O_MICROS, O_DATA,
-             O_TOKENS, O_MESH, O_GROUPS, O_SEED, O_FAST, O_SYNC, O_HELP };
+             O_TOKENS, O_STAGES, O_MESH, O_GROUPS, O_SEED, O_FAST, O_SYNC, O_HELP };
 
 struct row {
     const char *name;
@@ -136,6 +137,7 @@ static const struct row rows[] = {
     { "micro-batches", OTHER, O_MICROS, 1, 0 },
     { "data", OTHER, O_DATA, 1, 0 },
     { "tokens", OTHER, O_TOKENS, 1, 0 },
+    { "stages", OTHER, O_STAGES, 1, 0 },
     { "mesh", OTHER, O_MESH, 1, 0 },
     { "seed", OTHER, O_SEED, 1, 0 },
     { "llama", OTHER, O_LLAMA, 0, 0 },
@@ -169,6 +171,25 @@ static bool parse_recompute(const char *text, enum hkt_recompute *out)
     return false;
 }
 
+/* "2,1,1" */
+static bool parse_stages(const char *text, struct train_options *o)
+{
+    char *end;
+
+    for (o->nstages = 0; o->nstages < TRAIN_STAGES_MAX; text = end + 1) {
+        const long layers = strtol(text, &end, 10);
+
+        if (end == text || layers < 1 || layers > 100000)
+            return false;
+        o->stages[o->nstages++] = (int)layers;
+        if (*end == '\0')
+            return true;
+        if (*end != ',')
+            return false;
+    }
+    return false;
+}
+
 static bool apply_other(enum other other, const char *value, struct train_options *o, struct late *late)
 {
     long number = 0;
@@ -184,6 +205,7 @@ static bool apply_other(enum other other, const char *value, struct train_option
     case O_MICROS: return hkt_tool_parse_int(value, 1, 1 << 20, &late->micros);
     case O_DATA: snprintf(o->data, sizeof o->data, "%s", value); return value[0] != '\0';
     case O_TOKENS: snprintf(o->tokens, sizeof o->tokens, "%s", value); return value[0] != '\0';
+    case O_STAGES: return parse_stages(value, o);
     case O_MESH: snprintf(o->mesh, sizeof o->mesh, "%s", value); return value[0] != '\0';
     case O_SEED:
         if (!hkt_tool_parse_int(value, 0, 1L << 62, &number))
@@ -261,6 +283,14 @@ static int finish(struct train_options *o, const struct late *late, bool speaks)
     l->micro_batch = late->micros > 0 ? l->global_batch / parts : 1;
     if (l->schedule == HKT_PIPE_INTERLEAVED && l->chunks == 0)
         l->chunks = 2;
+    const int stages = l->pp * (l->chunks > 0 ? l->chunks : 1);
+
+    if (o->nstages > 0 && o->nstages != stages) {
+        if (speaks)
+            hkt_tool_usage("train", "--stages names %d, but there are %d", o->nstages, stages);
+        return TOOL_USAGE;
+    }
+    o->config.stage_layers = o->nstages > 0 ? o->stages : NULL;
     o->config.shape.positions = late->is_llama || late->is_rotary ? 0 : l->seq;
     if (late->is_llama) {
         o->config.shape.gated = 1;

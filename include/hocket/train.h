@@ -26,6 +26,7 @@ enum hkt_train_optimizer { HKT_TRAIN_ADAMW, HKT_TRAIN_SGD };
 struct hkt_train_config {
     struct hkt_shape shape;   /* vocab is as many as there are tokens, or more; less: it becomes that */
     struct hkt_layout layout; /* nranks: of the communicator; global_batch, micro_batch, seq: of a step */
+    const int *stage_layers;  /* [pp * chunks] of each stage, chunk after chunk; NULL: as even as can be. Borrowed for the call */
     const char *mesh;         /* order of axes, as in hocket/mesh.h; NULL: "tp dp pp" */
     enum hkt_dtype dtype;     /* F32, F64, or BF16 with F32 masters and gradients */
     enum hkt_train_norm norm;

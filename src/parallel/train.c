@@ -51,6 +51,22 @@ static bool is_hybrid(const struct hkt_layout *l)
     return l->zero > 0 && l->shard > 0 && l->shard < l->dp;
 }
 
+/* Every stage has layers, together all. */
+static enum hkt_status check_stages(const struct hkt_train_config *c)
+{
+    const int stages = c->layout.pp * or_one(c->layout.chunks);
+    int64_t sum = 0;
+
+    for (int i = 0; i < stages; i++) {
+        if (c->stage_layers[i] < 1)
+            return hkt__parallel_fail(HKT_ERR_INVALID, "stage %d has %d layers; each needs one", i, c->stage_layers[i]);
+        sum += c->stage_layers[i];
+    }
+    return sum == c->shape.layers ? HKT_OK
+                                  : hkt__parallel_fail(HKT_ERR_INVALID, "the %d stages have %lld layers, the model has %d", stages,
+                                                       (long long)sum, c->shape.layers);
+}
+
 static enum hkt_status check(const struct hkt_train_config *c)
 {
     if (c->shape.vocab < 256)
@@ -62,7 +78,9 @@ static enum hkt_status check(const struct hkt_train_config *c)
     if (c->dtype != HKT_F32 && c->dtype != HKT_F64 && c->dtype != HKT_BF16)
         return hkt__parallel_fail(HKT_ERR_UNSUPPORTED, "training in %s; float, double and bfloat16 are possible",
                                   hkt_dtype_name(c->dtype));
-    return hkt_layout_check(&c->shape, &c->layout);
+    const enum hkt_status rc = hkt_layout_check(&c->shape, &c->layout);
+
+    return rc == HKT_OK && c->stage_layers != NULL ? check_stages(c) : rc;
 }
 
 /* "tp:2 dp:4=ep:2*edp:rest=inner:2*outer:rest pp:1", in the order that was asked for. */
@@ -219,10 +237,27 @@ static enum hkt_status init_params(struct hkt_trainer *t)
     return rc;
 }
 
-static enum hkt_status make_model(struct hkt_trainer *t)
+/* Layers are shared out over stages evenly, or as the caller says. */
+static enum hkt_status create_gpt(struct hkt_trainer *t, const int *stage_layers)
 {
-    const struct hkt__gpt_config config = hkt__train_model(&t->config);
-    enum hkt_status rc = hkt__gpt_create(&config, t->mesh, t->rank, &t->memory, &t->gpt);
+    struct hkt__gpt_config config = hkt__train_model(&t->config);
+    const int stages = t->config.layout.pp * config.chunks;
+    int *first = hkt__parallel_calloc((size_t)stages + 1, sizeof *first);
+    enum hkt_status rc;
+
+    if (first == NULL)
+        return hkt__parallel_fail(HKT_ERR_NOMEM, "no memory for %d stages", stages);
+    for (int i = 0; stage_layers != NULL && i < stages; i++)
+        first[i + 1] = first[i] + stage_layers[i];
+    config.stage_first = stage_layers != NULL ? first : NULL;
+    rc = hkt__gpt_create(&config, t->mesh, t->rank, &t->memory, &t->gpt);
+    hkt__parallel_free(first);
+    return rc;
+}
+
+static enum hkt_status make_model(struct hkt_trainer *t, const int *stage_layers)
+{
+    enum hkt_status rc = create_gpt(t, stage_layers);
 
     if (rc < 0)
         return rc;
@@ -277,6 +312,7 @@ enum hkt_status hkt_trainer_create(const struct hkt_train_config *config, struct
     hkt__memory_init(&t->memory, KEPT_MEMORY_MAX);
     t->config = *config;
     t->config.mesh = t->config.data = t->config.tokens = NULL;
+    t->config.stage_layers = NULL;
     t->nranks = comm != NULL ? hkt_comm_size(comm) : 1;
     t->rank = comm != NULL ? hkt_comm_rank(comm) : 0;
     t->comm = t->nranks > 1 ? comm : NULL;
@@ -296,7 +332,7 @@ enum hkt_status hkt_trainer_create(const struct hkt_train_config *config, struct
     }
     set_threads(config->threads, t->nranks);
     if (rc == HKT_OK)
-        rc = make_model(t);
+        rc = make_model(t, config->stage_layers);
     if (rc == HKT_OK)
         rc = make_batch(t);
     if (rc == HKT_OK)

@@ -27,6 +27,7 @@ struct layout {
     enum hkt_pipe_kind schedule;
     int keep, every, no_overlap, prefetch, micro;
     enum hkt_recompute recompute;
+    const int *stages;
 };
 
 /* One step's numbers. */
@@ -85,6 +86,7 @@ static struct hkt_train_config config_of(const struct job *job)
     c.prefetch = l->prefetch;
     c.bucket_bytes = 4096;
     c.recompute = l->recompute;
+    c.stage_layers = l->stages;
     return c;
 }
 
@@ -203,7 +205,7 @@ static const struct layout layouts[] = {
     { .nranks = 2, .tp = 2 },
     { .nranks = 2, .tp = 2, .sp = 1, .zero = 2 },
     { .nranks = 2, .pp = 2, .micro = 2 },
-    { .nranks = 2, .pp = 2, .schedule = HKT_PIPE_ZB_H1, .zero = 3, .micro = 4 },
+    { .nranks = 2, .pp = 2, .schedule = HKT_PIPE_ZB_H1, .zero = 3, .micro = 4, .stages = (const int[]){ 1, 2 } },
     { .nranks = 3, .dp = 3, .zero = 1 },
     { .nranks = 3, .pp = 3, .schedule = HKT_PIPE_GPIPE, .micro = 6 },
     { .nranks = 4, .tp = 4 },
