@@ -276,6 +276,44 @@ static void damaged_files_are_refused(void **state)
     hkt_tokenizer_destroy(t);
 }
 
+/* Bytes changed, or the end gone, at random: it is refused, or is a whole vocabulary still. */
+static void damage_at_random(void **state)
+{
+    static const char *const names[] = { "vocab.json", "merges.txt" };
+    struct hkt_tokenizer *t = learn(case_text, CASE_LEARNED, CASE_VOCAB);
+    const struct hkt__rng rng = { 21, 22 };
+    int refusals = 0;
+
+    (void)state;
+    assert_int_equal(hkt_tokenizer_save(t, folder), HKT_OK);
+    for (uint64_t turn = 0; turn < 400; turn++) {
+        const char *name = names[turn % 2];
+        const uint32_t *bits = (const uint32_t[]){ hkt__rng_bits(&rng, 4 * turn), hkt__rng_bits(&rng, 4 * turn + 1),
+                                                   hkt__rng_bits(&rng, 4 * turn + 2) };
+        struct hkt_tokenizer *read = NULL;
+        size_t bytes;
+        char *text = read_file(name, &bytes), *changed = calloc(1, bytes + 1);
+
+        assert_non_null(changed);
+        memcpy(changed, text, bytes);
+        changed[bits[0] % bytes] = (char)(bits[1] % 3 == 0 ? "\"{}:, \n\\"[bits[2] % 8] : (char)bits[2]);
+        write_file(name, changed, turn % 4 < 2 ? bytes : bits[1] % bytes);
+        const enum hkt_status rc = hkt_tokenizer_load(folder, &read);
+
+        if (rc != HKT_OK && rc != HKT_ERR_INVALID)
+            fail_msg("turn %d: status %d, %s", (int)turn, (int)rc, hkt_parallel_last_error());
+        if (rc == HKT_OK)
+            round_trip(read, case_text, CASE_BYTES);
+        refusals += rc != HKT_OK;
+        hkt_tokenizer_destroy(read);
+        write_file(name, text, bytes);
+        free(text);
+        free(changed);
+    }
+    assert_in_range(refusals, 250, 399);
+    hkt_tokenizer_destroy(t);
+}
+
 /* A special token has a number and its own bytes, and no text becomes it. Numbers need not be in order. */
 static void special_tokens(void **state)
 {
@@ -365,6 +403,7 @@ int main(void)
         cmocka_unit_test(nothing_to_learn_from),
         cmocka_unit_test(files_keep_it),
         cmocka_unit_test(damaged_files_are_refused),
+        cmocka_unit_test(damage_at_random),
         cmocka_unit_test(special_tokens),
         cmocka_unit_test(every_allocation_may_fail),
     };
