@@ -238,8 +238,9 @@ static enum hkt_status init_params(struct hkt_trainer *t)
 }
 
 /* Layers are shared out over stages evenly, or as the caller says. */
-static enum hkt_status create_gpt(struct hkt_trainer *t, const int *stage_layers)
+static enum hkt_status create_gpt(struct hkt_trainer *t)
 {
+    const int *layers = t->config.stage_layers;
     struct hkt__gpt_config config = hkt__train_model(&t->config);
     const int stages = t->config.layout.pp * config.chunks;
     int *first = hkt__parallel_calloc((size_t)stages + 1, sizeof *first);
@@ -247,17 +248,17 @@ static enum hkt_status create_gpt(struct hkt_trainer *t, const int *stage_layers
 
     if (first == NULL)
         return hkt__parallel_fail(HKT_ERR_NOMEM, "no memory for %d stages", stages);
-    for (int i = 0; stage_layers != NULL && i < stages; i++)
-        first[i + 1] = first[i] + stage_layers[i];
-    config.stage_first = stage_layers != NULL ? first : NULL;
+    for (int i = 0; layers != NULL && i < stages; i++)
+        first[i + 1] = first[i] + layers[i];
+    config.stage_first = layers != NULL ? first : NULL;
     rc = hkt__gpt_create(&config, t->mesh, t->rank, &t->memory, &t->gpt);
     hkt__parallel_free(first);
     return rc;
 }
 
-static enum hkt_status make_model(struct hkt_trainer *t, const int *stage_layers)
+static enum hkt_status make_model(struct hkt_trainer *t)
 {
-    enum hkt_status rc = create_gpt(t, stage_layers);
+    enum hkt_status rc = create_gpt(t);
 
     if (rc < 0)
         return rc;
@@ -312,7 +313,6 @@ enum hkt_status hkt_trainer_create(const struct hkt_train_config *config, struct
     hkt__memory_init(&t->memory, KEPT_MEMORY_MAX);
     t->config = *config;
     t->config.mesh = t->config.data = t->config.tokens = NULL;
-    t->config.stage_layers = NULL;
     t->nranks = comm != NULL ? hkt_comm_size(comm) : 1;
     t->rank = comm != NULL ? hkt_comm_rank(comm) : 0;
     t->comm = t->nranks > 1 ? comm : NULL;
@@ -332,7 +332,8 @@ enum hkt_status hkt_trainer_create(const struct hkt_train_config *config, struct
     }
     set_threads(config->threads, t->nranks);
     if (rc == HKT_OK)
-        rc = make_model(t, config->stage_layers);
+        rc = make_model(t);
+    t->config.stage_layers = NULL; /* it was borrowed */
     if (rc == HKT_OK)
         rc = make_batch(t);
     if (rc == HKT_OK)
