@@ -62,6 +62,26 @@ static size_t count_of(const struct perf_rank *rank, enum hkt_coll coll, enum hk
     }
 }
 
+/** Buffers on a device: ranks are dealt to them in turn. */
+static bool allocate_far(struct perf_rank *rank)
+{
+    void *memory[2] = {NULL, NULL};
+    int count;
+    enum hkt_status rc = hkt_device_count(&count);
+
+    if (rc == HKT_OK)
+        rank->device = rank->rank % count;
+    for (int i = 0; i < 2 && rc == HKT_OK; i++)
+        rc = hkt_device_alloc(&memory[i], rank->buffer_bytes, rank->device);
+    rank->far_send = memory[0];
+    rank->far_recv = memory[1];
+    if (rc == HKT_OK)
+        rc = perf_upload(rank);
+    if (rc < 0)
+        hkt_tool_say("perf", "rank %d: %s", rank->rank, hkt_last_error());
+    return rc == HKT_OK;
+}
+
 static bool allocate(struct perf_rank *rank)
 {
     const size_t n = (size_t)rank->nranks;
@@ -92,11 +112,13 @@ static bool allocate(struct perf_rank *rank)
     rank->expected = rank->inputs + n * PERF_PATTERN * 8;
     memset(rank->send, 0, rank->buffer_bytes);
     memset(rank->recv, 0, rank->buffer_bytes);
-    return true;
+    return !rank->options->on_device || allocate_far(rank);
 }
 
 static void release(struct perf_rank *rank)
 {
+    if (hkt_device_free(rank->far_send) < 0 || hkt_device_free(rank->far_recv) < 0)
+        hkt_tool_say("perf", "rank %d: %s", rank->rank, hkt_last_error());
     /* Registered buffers end with the communicator. */
     if (rank->options->local_register == 0) {
         free(rank->send);
@@ -434,6 +456,12 @@ int hkt_tool_perf(int argc, char **argv)
         return code;
     if (check_options(&options) != TOOL_OK)
         return TOOL_USAGE;
+    int ndevices;
+
+    if (options.on_device && hkt_device_count(&ndevices) < 0) { /* before communicators, which then know of devices */
+        hkt_tool_say("perf", "%s", hkt_last_error());
+        return TOOL_FAILED;
+    }
     config.algo = algo_setting(&options, algo, sizeof algo);
     config.transport = options.transport;
     struct hkt_comm *comm;

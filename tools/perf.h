@@ -15,6 +15,7 @@ struct perf_options {
     enum hkt_coll coll;
     size_t bytes_min, bytes_max, step_bytes;
     int step_factor;                 /* > 1: multiply, else add step_bytes */
+    bool on_device;                  /* buffers in memory of CUDA devices */
     int iters, warmup_iters, check_iters, threads, blocking, local_register;
     enum perf_average average;
     bool dtypes[HKT_DTYPE_COUNT], ops[HKT_OP_COUNT];
@@ -50,7 +51,9 @@ struct perf_rank {
     struct hkt_comm *side;           /* the same ranks: what is not measured, free of forced algorithms */
     const struct perf_options *options;
     int rank, nranks;
-    unsigned char *send, *recv;
+    unsigned char *send, *recv;      /* what calls take; on a device, their image on the host */
+    unsigned char *far_send, *far_recv; /* what calls take there; NULL: host memory */
+    int device;
     size_t buffer_bytes;
     double *times;                   /* per iteration, microseconds */
     size_t *counts, *displs;         /* of v-variants, [nranks] each */
@@ -70,6 +73,10 @@ void perf_fill(struct perf_rank *rank, const struct perf_case *c);
 int64_t perf_check(struct perf_rank *rank, const struct perf_case *c, char *out_text, size_t text_bytes);
 /** Counts and displacements of a v-variant: uneven, some zero, adding up to about nranks * count. */
 void perf_make_counts(struct perf_rank *rank, const struct perf_case *c);
+
+/** The buffers' images to the device, and back; nothing to do for host memory. */
+HKT_NODISCARD enum hkt_status perf_upload(struct perf_rank *rank);
+HKT_NODISCARD enum hkt_status perf_download(struct perf_rank *rank);
 
 /* perf_run.c */
 HKT_NODISCARD enum hkt_status perf_call(struct perf_rank *rank, const struct perf_case *c);

@@ -335,3 +335,19 @@ int64_t perf_check(struct perf_rank *rank, const struct perf_case *c, char *out_
     }
     return wrong;
 }
+
+enum hkt_status perf_upload(struct perf_rank *rank)
+{
+    enum hkt_status rc = HKT_OK;
+
+    if (rank->far_send != NULL)
+        rc = hkt_device_copy(rank->far_send, rank->send, rank->buffer_bytes, rank->device);
+    if (rc == HKT_OK && rank->far_recv != NULL)
+        rc = hkt_device_copy(rank->far_recv, rank->recv, rank->buffer_bytes, rank->device);
+    return rc;
+}
+
+enum hkt_status perf_download(struct perf_rank *rank)
+{
+    return rank->far_recv != NULL ? hkt_device_copy(rank->recv, rank->far_recv, rank->buffer_bytes, rank->device) : HKT_OK;
+}

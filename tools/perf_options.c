@@ -6,7 +6,7 @@
 #include "perf.h"
 #include "tools.h"
 
-enum { OPT_JSON = 256, OPT_ALGO, OPT_TRANSPORT, OPT_REPLAY, OPT_PER_TENSOR };
+enum { OPT_JSON = 256, OPT_ALGO, OPT_TRANSPORT, OPT_REPLAY, OPT_PER_TENSOR, OPT_DEVICE };
 
 static const struct option long_options[] = {
     {"minbytes", required_argument, NULL, 'b'},     {"maxbytes", required_argument, NULL, 'e'},
@@ -18,6 +18,7 @@ static const struct option long_options[] = {
     {"nthreads", required_argument, NULL, 't'},     {"local_register", required_argument, NULL, 'R'},
     {"json", required_argument, NULL, OPT_JSON},
     {"algo", required_argument, NULL, OPT_ALGO},    {"transport", required_argument, NULL, OPT_TRANSPORT},
+    {"device", no_argument, NULL, OPT_DEVICE},
     {"replay", required_argument, NULL, OPT_REPLAY}, {"per-tensor", no_argument, NULL, OPT_PER_TENSOR},
     {"help", no_argument, NULL, 'h'},               {NULL, 0, NULL, 0},
 };
@@ -53,6 +54,7 @@ static void print_help(void)
            "  -a, --average N           time is 0: rank 0's, 1: the mean (default), 2: the least, 3: the largest\n"
            "  -t, --nthreads N          ranks per process, each a thread (1)\n"
            "  -R, --local_register N    buffers are 0: malloc'ed (default), 2: of hkt_mem_alloc, which peers address\n"
+           "      --device              buffers are in memory of CUDA devices, to which ranks are dealt in turn\n"
            "      --algo NAME           force an algorithm (`hocket explain --list`)\n"
            "      --transport LIST      allow just these transports, e.g. tcp; ^shm: all but shm\n"
            "      --replay MODEL        all-reduce the gradients of a model (%s) in buckets of 25 MB\n"
@@ -101,6 +103,8 @@ static int finish(int argc, char **argv, struct perf_options *o)
     if (o->bytes_max < o->bytes_min)
         return hkt_tool_usage("perf", "--maxbytes (%zu) is less than --minbytes (%zu; default 32M)", o->bytes_max,
                               o->bytes_min);
+    if (o->on_device && o->local_register > 0)
+        return hkt_tool_usage("perf", "--device and --local_register exclude each other: hkt_mem_alloc gives host memory");
     if (o->replay == NULL && o->per_tensor)
         return hkt_tool_usage("perf", "--per-tensor goes with --replay");
     if (o->replay != NULL && (o->coll != HKT_ALL_REDUCE || !is_only(o->dtypes, HKT_DTYPE_COUNT, HKT_F32) ||
@@ -181,6 +185,7 @@ static bool apply(int flag, const char *value, struct perf_options *o)
     case OPT_ALGO: o->algo = value; return true;
     case OPT_TRANSPORT: o->transport = value; return true;
     case OPT_REPLAY: o->replay = value; return true;
+    case OPT_DEVICE: o->on_device = true; return true;
     default: o->per_tensor = true; return true;
     }
 }

@@ -50,8 +50,8 @@ enum hkt_status perf_call(struct perf_rank *rank, const struct perf_case *c)
 {
     const size_t elem_bytes = hkt_dtype_size(c->dtype), own = (size_t)rank->rank * c->count * elem_bytes;
     const bool is_root = rank->rank == c->root;
-    const void *send = c->in_place ? rank->recv : rank->send;
-    unsigned char *recv = rank->recv;
+    unsigned char *recv = rank->far_recv != NULL ? rank->far_recv : rank->recv;
+    const void *send = c->in_place ? recv : rank->far_send != NULL ? rank->far_send : rank->send;
     struct hkt_comm *comm = rank->comm;
 
     switch (c->coll) {
@@ -156,7 +156,11 @@ static enum hkt_status check_calls(struct perf_rank *rank, const struct perf_cas
 
     for (int i = 0; i < rank->options->check_iters && rc == HKT_OK; i++) { /* on all ranks, whoever found some wrong */
         perf_fill(rank, c);
-        rc = perf_call(rank, c);
+        rc = perf_upload(rank);
+        if (rc == HKT_OK)
+            rc = perf_call(rank, c);
+        if (rc == HKT_OK)
+            rc = perf_download(rank);
         if (rc == HKT_OK)
             wrong += perf_check(rank, c, text, sizeof text);
     }

@@ -4,6 +4,7 @@
 
 #include "hocket/coll.h"
 #include "hocket/comm.h"
+#include "hocket/device.h"
 #include "hocket/info.h"
 #include "hocket/mem.h"
 #include "hocket/plan.h"

@@ -327,6 +327,58 @@ static void a_call_of_cuda_that_fails_ends_the_communicator(void **state)
     ranks_run(&job);
 }
 
+/* --- The public calls ----------------------------------------------------------------------------------------------- */
+
+static void memory_of_devices(struct ranks_rank *rank)
+{
+    char out[1000], in[1000];
+    void *memory = NULL, *none = NULL;
+    int count = 0;
+
+    ranks_require_ok(rank, hkt_device_count(&count), "count");
+    ranks_require(rank, count > 0, "there should be a device");
+    ranks_require_ok(rank, hkt_device_alloc(&memory, sizeof in, count - 1), "alloc");
+    for (size_t i = 0; i < sizeof in; i++)
+        in[i] = (char)(i * 7);
+    ranks_require_ok(rank, hkt_device_copy(memory, in, sizeof in, count - 1), "copy to the device");
+    ranks_require_ok(rank, hkt_device_copy(out, memory, sizeof out, count - 1), "copy from the device");
+    ranks_require(rank, memcmp(in, out, sizeof in) == 0, "what comes back should be what was sent");
+    ranks_require_status(rank, hkt_device_copy(out, NULL, 1, 0), HKT_ERR_INVALID, "copy from NULL");
+    ranks_require_status(rank, hkt_device_copy(out, memory, 1, count), HKT_ERR_INVALID, "copy on a device that is not");
+    ranks_require_status(rank, hkt_device_alloc(&none, 1, -1), HKT_ERR_INVALID, "alloc on device -1");
+    ranks_require_status(rank, hkt_device_alloc(NULL, 1, 0), HKT_ERR_INVALID, "alloc for nobody");
+    ranks_require_status(rank, hkt_device_alloc(&none, (size_t)1 << 50, 0), HKT_ERR_NOMEM, "alloc of 1 PiB");
+    ranks_require(rank, none == NULL, "an output should be untouched on failure");
+    ranks_require_ok(rank, hkt_device_free(NULL), "free of NULL");
+    ranks_require_ok(rank, hkt_device_free(memory), "free");
+    ranks_require_status(rank, hkt_device_free(memory), HKT_ERR_SYSTEM, "free of what was freed");
+    ranks_require(rank, live_objects(rank) == 0, "%d objects of CUDA are left", live_objects(rank));
+}
+
+static void no_devices(struct ranks_rank *rank)
+{
+    void *memory = NULL;
+    int count = -1;
+
+    ranks_require_status(rank, hkt_device_count(&count), HKT_ERR_UNSUPPORTED, "count without devices");
+    ranks_require_text(rank, hkt_last_error(), "switched off");
+    ranks_require(rank, count == -1, "an output should be untouched on failure");
+    ranks_require_status(rank, hkt_device_alloc(&memory, 1, 0), HKT_ERR_UNSUPPORTED, "alloc without devices");
+}
+
+static void memory_of_devices_is_public(void **state)
+{
+    const char *settings[] = { module_setting, DEVICES, BLIND, NULL }, *off[] = { "HOCKET_CUDA=off", NULL };
+    struct ranks_job job = { .kind = RANKS_THREADS, .nranks = 1, .settings = settings, .fn = memory_of_devices,
+                             .no_comm = true, .leaves_descriptors = true };
+
+    (void)state;
+    ranks_run(&job);
+    job.settings = off;
+    job.fn = no_devices;
+    ranks_run(&job);
+}
+
 /* --- The module ----------------------------------------------------------------------------------------------------- */
 
 static void feature_says(struct ranks_rank *rank)
@@ -373,6 +425,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(collectives_work_on_device_memory),
         cmocka_unit_test(a_call_of_cuda_that_fails_ends_the_communicator),
+        cmocka_unit_test(memory_of_devices_is_public),
         cmocka_unit_test(info_tells_what_is_there),
     };
 
