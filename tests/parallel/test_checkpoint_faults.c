@@ -76,8 +76,10 @@ ssize_t pwrite(int fd, const void *from, size_t bytes, off_t at)
 
 int fsync(int fd)
 {
+    /* What a process wrote outlives it without; only the machine's death would show, and the test would wait for disks. */
+    (void)fd;
     before(CALL_OTHER);
-    return (int)syscall(SYS_fsync, fd);
+    return 0;
 }
 
 int ftruncate(int fd, off_t bytes)
@@ -452,7 +454,7 @@ static void each_changed_bit_is_seen(void **state)
         snprintf(path, sizeof path, "%s/step-00000001/%s", dir, files[f]);
         unsigned char *all = read_all(path, &bytes);
 
-        for (size_t at = 0; at < bytes; at += at < 8 ? 1 : ranks_small() ? 311 : 37) {
+        for (size_t at = 0; at < bytes; at += at < 8 ? 1 : ranks_small() ? 311 : 97) {
             const unsigned char bit = (unsigned char)(1 << at * 5 % 8);
 
             all[at] ^= bit;
