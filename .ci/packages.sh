@@ -26,7 +26,7 @@ need_for_build() {
     need pkg-config pkg-config --version
     need libcjson-dev pkg-config --exists libcjson
     need libhwloc-dev pkg-config --exists hwloc
-    need libopenblas-dev pkg-config --exists openblas
+    need libopenblas0 sh -c '/sbin/ldconfig -p | grep -q libopenblas.so.0' # opened at run time
 }
 
 need_for_tests() {

@@ -2,8 +2,8 @@
 #include "parallel/gemm.h"
 
 #include <stdatomic.h>
-#include <string.h>
 
+#include "parallel/blas.h"
 #include "parallel/isa.h"
 #include "parallel/math_ops.h"
 
@@ -22,99 +22,22 @@ void hkt__gemm_choose(enum hkt__gemm_choice choice)
     atomic_store_explicit(&chosen, choice, memory_order_relaxed);
 }
 
-#ifdef HKT__HAVE_CBLAS
-#include <cblas.h>
-
-/* Present when the library is OpenBLAS; another one keeps its own number of threads and kernels. */
-extern void openblas_set_num_threads(int threads) __attribute__((weak));
-extern char *openblas_get_config(void) __attribute__((weak));
-extern char *openblas_get_corename(void) __attribute__((weak));
-
-/* Whether OpenBLAS runs kernels without AVX although this CPU has AVX2: these are the cores it has none for. */
-static int is_library_blind(void)
+/* The library to use, or NULL: the own product. */
+static const struct hkt__blas *library(void)
 {
-    static const char *const old[] = { "Prescott", "Core2", "Penryn", "Dunnington", "Nehalem", "Katmai", "Coppermine",
-                                       "Northwood", "Banias", "Athlon", "Opteron", "Opteron_SSE3", "Barcelona", "Bobcat",
-                                       "Atom", "Nano", "Unknown" };
+    const int choice = atomic_load_explicit(&chosen, memory_order_relaxed);
+    const struct hkt__blas *blas = choice == HKT__GEMM_OWN ? NULL : hkt__blas_open();
 
-    if (openblas_get_corename == NULL || hkt__isa_best() == HKT__ISA_base)
-        return 0;
-    for (size_t i = 0; i < sizeof old / sizeof *old; i++)
-        if (strcmp(openblas_get_corename(), old[i]) == 0)
-            return 1;
-    return 0;
-}
-
-static int is_own(void)
-{
-    static atomic_int blind; /* 0 not asked yet, 1 no, 2 yes; relaxed: every thread finds the same */
-    int choice = atomic_load_explicit(&chosen, memory_order_relaxed);
-    int known = atomic_load_explicit(&blind, memory_order_relaxed);
-
-    if (choice != HKT__GEMM_BY_RULE)
-        return choice == HKT__GEMM_OWN;
-    if (known == 0) {
-        known = 1 + is_library_blind();
-        atomic_store_explicit(&blind, known, memory_order_relaxed);
-    }
-    return known == 2;
+    return blas != NULL && choice == HKT__GEMM_BY_RULE && blas->is_blind ? NULL : blas;
 }
 
 void hkt__gemm_threads_set(int threads)
 {
-    if (openblas_set_num_threads != NULL)
-        openblas_set_num_threads(threads < 1 ? 1 : threads);
-}
+    const struct hkt__blas *blas = library();
 
-/* The library wants ld >= 1 even of an empty matrix. */
-static int ld_of(int64_t ld)
-{
-    return ld < 1 ? 1 : (int)ld;
+    if (blas != NULL && blas->set_threads != NULL) /* the own product has one */
+        blas->set_threads(threads < 1 ? 1 : threads);
 }
-
-static void library_f32(const struct hkt__gemm *g)
-{
-    cblas_sgemm(CblasRowMajor, g->trans_a ? CblasTrans : CblasNoTrans, g->trans_b ? CblasTrans : CblasNoTrans, (int)g->m,
-                (int)g->n, (int)g->k, (float)g->alpha, g->a, ld_of(g->lda), g->b, ld_of(g->ldb), (float)g->beta, g->c,
-                ld_of(g->ldc));
-}
-
-static void library_f64(const struct hkt__gemm *g)
-{
-    cblas_dgemm(CblasRowMajor, g->trans_a ? CblasTrans : CblasNoTrans, g->trans_b ? CblasTrans : CblasNoTrans, (int)g->m,
-                (int)g->n, (int)g->k, g->alpha, g->a, ld_of(g->lda), g->b, ld_of(g->ldb), g->beta, g->c, ld_of(g->ldc));
-}
-
-static const char *library_name(void)
-{
-    return openblas_get_config != NULL ? openblas_get_config() : "cblas";
-}
-#else
-static int is_own(void)
-{
-    return 1;
-}
-
-void hkt__gemm_threads_set(int threads)
-{
-    (void)threads; /* the own product has one */
-}
-
-static void library_f32(const struct hkt__gemm *g)
-{
-    (void)g;
-}
-
-static void library_f64(const struct hkt__gemm *g)
-{
-    (void)g;
-}
-
-static const char *library_name(void)
-{
-    return "";
-}
-#endif
 
 const char *hkt__gemm_name(void)
 {
@@ -124,28 +47,34 @@ const char *hkt__gemm_name(void)
 #undef GEMM_NAME
     };
 
-    return is_own() ? names[hkt__isa_best()] : library_name();
+    const struct hkt__blas *blas = library();
+
+    return blas != NULL ? blas->name : names[hkt__isa_best()];
 }
 
 uint64_t hkt__gemm_pack_bytes(size_t real_bytes)
 {
-    return is_own() ? (uint64_t)HKT__GEMM_KC * (HKT__GEMM_MC + HKT__GEMM_NC) * real_bytes : 0;
+    return library() != NULL ? 0 : (uint64_t)HKT__GEMM_KC * (HKT__GEMM_MC + HKT__GEMM_NC) * real_bytes;
 }
 
 void hkt__gemm_f32(const struct hkt__gemm *gemm, void *pack)
 {
-    if (is_own())
+    const struct hkt__blas *blas = library();
+
+    if (blas != NULL)
+        hkt__blas_f32(blas, gemm);
+    else
         owns[hkt__isa_best()]->f32(gemm, pack);
-    else if (gemm->m > 0 && gemm->n > 0)
-        library_f32(gemm);
 }
 
 void hkt__gemm_f64(const struct hkt__gemm *gemm, void *pack)
 {
-    if (is_own())
+    const struct hkt__blas *blas = library();
+
+    if (blas != NULL)
+        hkt__blas_f64(blas, gemm);
+    else
         owns[hkt__isa_best()]->f64(gemm, pack);
-    else if (gemm->m > 0 && gemm->n > 0)
-        library_f64(gemm);
 }
 
 static void widen(const struct hkt__math_ops *ops, float *to, const uint16_t *from, const int64_t shape[2], int64_t ld)

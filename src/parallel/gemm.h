@@ -1,4 +1,4 @@
-/* Matrix products, row-major: C = alpha * op(A) op(B) + beta * C. By a CBLAS library where the build found one, else by the
+/* Matrix products, row-major: C = alpha * op(A) op(B) + beta * C. By a CBLAS library where there is one, else by the
  * project's own blocked product (gemm_kernels.h); also by the own one where OpenBLAS does not know the CPU and falls back to
  * kernels of twenty years ago (0.3.21, of Debian 12, does on Intel's fifth Xeon generation: 32 GF/s of 150 in f32).
  *
