@@ -112,7 +112,7 @@ static void describe_route(const struct hkt__verbs_path *path, char *out_text, s
 
 static void set_down(struct hkt__verbs_path *path, const char *what)
 {
-    char route[256];
+    char route[320];
     const int sys_errno = errno;
 
     describe_route(path, route, sizeof route);

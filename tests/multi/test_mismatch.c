@@ -237,7 +237,9 @@ static const struct {
 
 static void check_text(struct ranks_rank *rank, size_t i, const char *text)
 {
-    ranks_require(rank, strstr(text, "rank 1") != NULL, "%s: rank 1 is not named: %s", cases[i].name, text);
+    const char *first = strstr(text, "rank 1");
+
+    ranks_require(rank, first != NULL, "%s: rank 1 is not named: %s", cases[i].name, text);
     ranks_require(rank, strstr(text, "rank 0") != NULL || strstr(text, "rank 2") != NULL,
                   "%s: only one rank is named: %s", cases[i].name, text);
     for (const char *const *word = cases[i].words; *word != NULL; word++)
