@@ -39,6 +39,8 @@ struct transfer {
  *  from, and received into, memory of the caller where the channel offers that. */
 bool transfer_send(struct transfer *transfer);
 bool transfer_receive(struct transfer *transfer);
+/** Give up a message that may be half received; the channel is not asked for it again. */
+void transfer_drop(struct transfer *transfer);
 /** Run both until done; either may be NULL. */
 void transfer_finish(struct rig_dom *dom, struct transfer *send, struct transfer *receive);
 

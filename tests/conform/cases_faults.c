@@ -129,4 +129,5 @@ void case_killed(struct rig_rank *rank, const void *arg)
     }
     RIG_EQUAL(number, 99);
     rig_dom_close(&dom);
+    transfer_drop(&in);
 }

@@ -62,7 +62,7 @@ static unsigned char *place_of(struct transfer *transfer, size_t bytes)
     return transfer->place + 5;
 }
 
-static void place_free(struct transfer *transfer)
+void transfer_drop(struct transfer *transfer)
 {
     free(transfer->place);
     transfer->place = NULL;
@@ -82,7 +82,7 @@ static enum hkt_status publish(struct transfer *transfer, const struct hkt__room
     const enum hkt_status status = ops->tx_end_from(transfer->chan, place, room->bytes, stamp);
 
     memset(place, 0xee, room->bytes); /* it is the caller's again */
-    place_free(transfer);
+    transfer_drop(transfer);
     return status;
 }
 
@@ -122,11 +122,8 @@ bool transfer_receive(struct transfer *transfer)
 
     if (transfer->is_done)
         return false;
-    if (!is_ok(transfer, look(transfer, &view))) {
-        if (transfer->status < 0)
-            place_free(transfer);
+    if (!is_ok(transfer, look(transfer, &view)))
         return false;
-    }
     stamp_check(&view.stamp, transfer->number, transfer->bytes);
     RIG_CHECK(view.bytes <= transfer->bytes - transfer->done);
     RIG_CHECK(view.bytes > 0 || transfer->bytes == 0);
@@ -138,7 +135,7 @@ bool transfer_receive(struct transfer *transfer)
     transfer->done += view.bytes;
     transfer->is_done = transfer->done == transfer->bytes;
     transfer->chan->ops->rx_end(transfer->chan);
-    place_free(transfer);
+    transfer_drop(transfer);
     return true;
 }
 

@@ -230,6 +230,7 @@ void case_peer_dies(struct rig_rank *rank, const void *arg)
     RIG_CHECK(in.status == HKT_OK || in.status == HKT_ERR_PEER_LOST);
     RIG_CHECK(rank->rank != 0 || received >= 1);
     rig_dom_close(&dom);
+    transfer_drop(&in);
 }
 
 struct two_threads_arg {

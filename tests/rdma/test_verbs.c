@@ -36,8 +36,10 @@ static enum hkt_status stream(struct rig_dom *dom, uint64_t first, uint64_t coun
         bool is_moving = sent < first + count && transfer_send(&out);
 
         is_moving |= received < first + count && transfer_receive(&in);
-        if (out.status != HKT_OK || in.status != HKT_OK)
+        if (out.status != HKT_OK || in.status != HKT_OK) {
+            transfer_drop(&in);
             return out.status != HKT_OK ? out.status : in.status;
+        }
         if (out.is_done)
             out = (struct transfer){ .chan = out.chan, .number = ++sent, .bytes = 9000, .may_fail = true };
         if (in.is_done)
