@@ -1,0 +1,16 @@
+/* From a lowered plan to a program for the device executor (device/cuda_plan.h): the same queues, entries and
+ * dependencies in the device's format. */
+#ifndef HOCKET_EXEC_DEVICE_H
+#define HOCKET_EXEC_DEVICE_H
+
+#include "device/cuda_plan.h"
+#include "exec/plan.h"
+
+/** Translates a plan and copies it to the device. UNSUPPORTED, with the reason: a plan that device memory cannot run, by
+ *  what all ranks have alike (plan->direct, user_direct, nranks, lanes) or by this rank's own schedule: the group votes,
+ *  and falls back to staging together. */
+HKT_NODISCARD enum hkt_status hkt__device_plan_make(const struct hkt__cuda_module *module,
+                                                    const struct hkt__cuda_peers *peers, const struct hkt__plan *plan,
+                                                    struct hkt__cuda_plan **out_plan);
+
+#endif
