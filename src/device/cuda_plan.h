@@ -89,8 +89,17 @@ struct hkt__cuda_call {
     bool no_ll;                  /* keep to the Simple protocol. All ranks alike */
 };
 
-/** Enqueues the call, and returns. UNSUPPORTED: it cannot run on this device, and why; nothing was enqueued, and since it
- *  depends on what all ranks have alike only, no rank enqueued it. SYSTEM: CUDA's text. */
-HKT_NODISCARD enum hkt_status hkt__cuda_plan_enqueue(const struct hkt__cuda_plan *plan, const struct hkt__cuda_call *call);
+/** How a call is cut; all ranks alike. exec/device.c chooses. */
+struct hkt__cuda_cut {
+    int32_t nslices, channels;
+    size_t scratch_pitch;        /* bytes between slots of scratch */
+    bool use_ll;
+};
+
+/** For exec/device.c; the communicator calls hkt__device_plan_enqueue there. */
+HKT_NODISCARD enum hkt_status hkt__cuda_plan_launch(const struct hkt__cuda_plan *plan, const struct hkt__cuda_call *call,
+                                                    const struct hkt__cuda_cut *cut);
+const struct hkt__plan_program *hkt__cuda_plan_program(const struct hkt__cuda_plan *plan); /* without its arrays */
+const struct hkt__cuda_peers *hkt__cuda_plan_peers(const struct hkt__cuda_plan *plan);
 
 #endif

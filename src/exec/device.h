@@ -13,4 +13,8 @@ HKT_NODISCARD enum hkt_status hkt__device_plan_make(const struct hkt__cuda_modul
                                                     const struct hkt__cuda_peers *peers, const struct hkt__plan *plan,
                                                     struct hkt__cuda_plan **out_plan);
 
+/** Enqueues a call of a plan, and returns. UNSUPPORTED: it cannot run on this device, and why; nothing was enqueued, and since
+ *  that depends on what all ranks have alike only, no rank enqueued it. SYSTEM: CUDA's text. */
+HKT_NODISCARD enum hkt_status hkt__device_plan_enqueue(const struct hkt__cuda_plan *plan, const struct hkt__cuda_call *call);
+
 #endif
