@@ -71,6 +71,11 @@ struct hkt__checksum_args {
     uint32_t crc;
 };
 
+/** Names memory of a device to other processes of the host. */
+struct hkt__cuda_handle {
+    char bytes[64];
+};
+
 /** What the module gives. First functions that enqueue: each returns a cudaError_t as int, 0 when enqueued; a pair that is
  *  not defined (hkt_op_check) or a wrong argument is cudaErrorInvalidValue and enqueues nothing. An empty call is
  *  success and enqueues nothing. Any thread; the current device must be the stream's. */
@@ -98,8 +103,45 @@ struct hkt__cuda_module {
     int (*device_alloc)(void **out, size_t bytes, int device);
     int (*device_free)(void *p);
     const char *(*error_text)(int rc);
+
+    /* Devices and what they reach. */
+    /** Makes `device` current for functions that enqueue, and says which was; the caller puts that back. */
+    int (*device_use)(int device, int *out_before);
+    /** Where the device sits on its bus: the same text in all processes that use it. */
+    int (*device_place)(int device, char *out_text, size_t bytes);
+    int (*device_multiprocessors)(int device, int *out_count);
+    /** Lets `device` read and write memory of `peer`. 0 as well when it does already, or when they are the same. */
+    int (*peer_enable)(int device, int peer);
+    /** Memory of device_alloc for other processes; a handle is not for the process that made it. */
+    int (*ipc_handle)(void *p, struct hkt__cuda_handle *out_handle);
+    int (*ipc_open)(const struct hkt__cuda_handle *handle, int device, void **out);
+    int (*ipc_close)(void *p, int device);
+    /** Memory of the host that kernels of all devices reach at the same address; zero. */
+    int (*mapped_alloc)(void **out, size_t bytes);
+    int (*mapped_free)(void *p);
+
+    /* Streams that do not wait for the default one, and events without times. query: 0 done, HKT__CUDA_NOT_READY not yet,
+     * anything else is a failure of the work. */
+    int (*stream_create)(void **out_stream, int device);
+    int (*stream_destroy)(void *stream);
+    int (*stream_query)(void *stream, int device);
+    /** *out_yes: what is enqueued on the stream now becomes part of a graph. */
+    int (*stream_is_capturing)(void *stream, int device, int *out_yes);
+    /** While a thread captures into a graph, allocations and the like are refused to it, unless it asks: *mode 2 before,
+     *  then with what that left in *mode. */
+    int (*capture_mode)(int *mode);
+    int (*event_create)(void **out_event, int device);
+    int (*event_destroy)(void *event);
+    int (*event_record)(void *event, void *stream);
+    int (*event_query)(void *event);
+    /** What is enqueued on the stream from now on runs after the event's last record. */
+    int (*stream_wait)(void *stream, void *event);
+    /** Copies, or sets to a value, in the stream's order. */
+    int (*stream_copy)(void *dst, const void *src, size_t bytes, void *stream);
+    int (*stream_set)(void *p, int value, size_t bytes, void *stream);
 };
-#define HKT__CUDA_ABI 1
+#define HKT__CUDA_ABI 2
+#define HKT__CUDA_NOT_READY 600 /* cudaErrorNotReady */
 
 /** The one symbol that leaves hocket_cuda.so. */
 HKT_API const struct hkt__cuda_module *hkt__cuda_module(void);

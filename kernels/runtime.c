@@ -25,33 +25,30 @@ int hkt__cuda_where_is(const void *p, int *out_device)
     return (int)rc;
 }
 
-/** Makes `device` current. OK: *out_user is what was. */
-static cudaError_t enter(int device, int *out_user)
+int hkt__cuda_enter(int device, int *out_before)
 {
-    const cudaError_t rc = cudaGetDevice(out_user);
+    const cudaError_t rc = cudaGetDevice(out_before);
 
-    return rc != cudaSuccess || *out_user == device ? rc : cudaSetDevice(device);
+    return (int)(rc != cudaSuccess || *out_before == device ? rc : cudaSetDevice(device));
 }
 
-/** The user's device again. Returns rc, or why that failed. */
-static int leave(cudaError_t rc, int device, int user)
+int hkt__cuda_leave(int rc, int device, int before)
 {
-    const cudaError_t back = user != device ? cudaSetDevice(user) : cudaSuccess;
+    const cudaError_t back = before != device ? cudaSetDevice(before) : cudaSuccess;
 
-    return (int)(rc != cudaSuccess ? rc : back);
+    return rc != cudaSuccess ? rc : (int)back;
 }
 
 int hkt__cuda_copy_wait(void *dst, const void *src, size_t bytes, int device)
 {
-    int user;
-    cudaError_t rc = enter(device, &user);
+    int user, rc = hkt__cuda_enter(device, &user);
 
     if (rc != cudaSuccess)
-        return (int)rc;
-    rc = cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDefault, NULL);
+        return rc;
+    rc = (int)cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDefault, NULL);
     if (rc == cudaSuccess)
-        rc = cudaStreamSynchronize(NULL);
-    return leave(rc, device, user);
+        rc = (int)cudaStreamSynchronize(NULL);
+    return hkt__cuda_leave(rc, device, user);
 }
 
 int hkt__cuda_pin(void *p, size_t bytes)
@@ -67,15 +64,14 @@ int hkt__cuda_unpin(void *p)
 int hkt__cuda_device_alloc(void **out, size_t bytes, int device)
 {
     void *p = NULL;
-    int user;
-    cudaError_t rc = enter(device, &user);
+    int user, rc = hkt__cuda_enter(device, &user);
 
     if (rc != cudaSuccess)
-        return (int)rc;
-    rc = cudaMalloc(&p, bytes);
+        return rc;
+    rc = (int)cudaMalloc(&p, bytes);
     if (rc == cudaSuccess)
         *out = p;
-    return leave(rc, device, user);
+    return hkt__cuda_leave(rc, device, user);
 }
 
 int hkt__cuda_device_free(void *p)

@@ -13,4 +13,35 @@ int hkt__cuda_device_alloc(void **out, size_t bytes, int device);
 int hkt__cuda_device_free(void *p);
 const char *hkt__cuda_error_text(int rc);
 
+/* peers.c */
+struct hkt__cuda_handle;
+int hkt__cuda_device_use(int device, int *out_before);
+int hkt__cuda_device_place(int device, char *out_text, size_t bytes);
+int hkt__cuda_device_multiprocessors(int device, int *out_count);
+int hkt__cuda_peer_enable(int device, int peer);
+int hkt__cuda_ipc_handle(void *p, struct hkt__cuda_handle *out_handle);
+int hkt__cuda_ipc_open(const struct hkt__cuda_handle *handle, int device, void **out);
+int hkt__cuda_ipc_close(void *p, int device);
+int hkt__cuda_mapped_alloc(void **out, size_t bytes);
+int hkt__cuda_mapped_free(void *p);
+
+/* streams.c */
+int hkt__cuda_stream_create(void **out_stream, int device);
+int hkt__cuda_stream_destroy(void *stream);
+int hkt__cuda_stream_query(void *stream, int device);
+int hkt__cuda_stream_is_capturing(void *stream, int device, int *out_yes);
+int hkt__cuda_capture_mode(int *mode);
+int hkt__cuda_event_create(void **out_event, int device);
+int hkt__cuda_event_destroy(void *event);
+int hkt__cuda_event_record(void *event, void *stream);
+int hkt__cuda_event_query(void *event);
+int hkt__cuda_stream_wait(void *stream, void *event);
+int hkt__cuda_stream_copy(void *dst, const void *src, size_t bytes, void *stream);
+int hkt__cuda_stream_set(void *p, int value, size_t bytes, void *stream);
+
+/** Between these two `device` is current. The first fails: nothing has changed. The second returns rc, or why the device
+ *  before could not be had again. */
+int hkt__cuda_enter(int device, int *out_before);
+int hkt__cuda_leave(int rc, int device, int before);
+
 #endif

@@ -4,6 +4,7 @@
 
 #include <stdatomic.h>
 #include <stddef.h>
+#include <stdio.h>
 
 #define DEVICES_MAX 64
 
@@ -132,6 +133,18 @@ cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, in
     default:
         return emu_note(cudaErrorInvalidValue);
     }
+}
+
+cudaError_t cudaDeviceGetPCIBusId(char *text, int bytes, int number)
+{
+    const cudaError_t rc = emu_enter(__func__);
+
+    if (rc != cudaSuccess)
+        return rc;
+    if (text == NULL || bytes < 13 || number < 0 || number >= settings.ndevices)
+        return emu_note(cudaErrorInvalidValue);
+    snprintf(text, (size_t)bytes, "0000:%02x:00.0", (unsigned)number + 1);
+    return cudaSuccess;
 }
 
 cudaError_t cudaDriverGetVersion(int *version)

@@ -1,7 +1,8 @@
 /* What tests may ask of the substitute runtime beyond CUDA's own interface.
  *
  * Environment: EMU_DEVICES, how many there are (2); EMU_NO_DRIVER=1, none and every call fails as without a driver;
- * EMU_PEERS=0, no device reaches another's memory; EMU_RESIDENT, blocks of one launch that run side by side (32);
+ * EMU_PEERS=0, no device reaches another's memory; EMU_IPC=0, no process another's;
+ * EMU_RESIDENT, blocks of one launch that run side by side (32);
  * EMU_FRESH=1, blocks run on threads of their own, so that shared memory holds nothing of an earlier one;
  * EMU_BLIND=1, memory of devices faults when the program touches it, and kernels cannot run; EMU_MEMORY_MB, the largest
  * allocation (1024);
@@ -15,7 +16,7 @@ long emu_calls(void);
 void emu_fail_call(long k, int error);
 /** Name of the call that emu_fail_call made fail; NULL: none has yet. */
 const char *emu_failed_call(void);
-/** Objects that live: allocations, mappings, streams, events. 0 when nothing was leaked. */
+/** Objects that live: allocations, mappings, streams, events, graphs. 0 when nothing was leaked. */
 int emu_live_objects(void);
 
 #endif

@@ -2,8 +2,7 @@
  * lies before and behind, and the bytes are never what a program hopes for: 0xcd at first, 0xdd before they go.
  *
  * An IPC handle names the process and its file descriptor; /proc/PID/fd opens it. Nothing of it outlives the processes. */
-#include "engine.h"
-#include "runtime.h"
+#include "stream.h"
 
 #include <fcntl.h>
 #include <stdio.h>
@@ -154,6 +153,8 @@ static cudaError_t allocate(void **p, size_t bytes, enum kind kind)
     *p = NULL;
     if (bytes == 0)
         return cudaSuccess;
+    if (emu_unsafe_call() != cudaSuccess)
+        return cudaErrorStreamCaptureUnsupported;
     if (bytes > (size_t)emu_setting("EMU_MEMORY_MB", 1024) << 20)
         return emu_note(cudaErrorMemoryAllocation);
     fd = memfd_create("emu", MFD_CLOEXEC);
@@ -175,6 +176,8 @@ static cudaError_t release(void *p, enum kind kind)
 
     if (p == NULL && kind != KIND_IMPORTED)
         return cudaSuccess;
+    if (emu_unsafe_call() != cudaSuccess)
+        return cudaErrorStreamCaptureUnsupported;
     emu_drain(-1); /* as cudaFree does */
     pthread_mutex_lock(&emu_runtime.lock);
     for (link = &regions; (region = *link) != NULL; link = &region->next)
@@ -337,6 +340,8 @@ cudaError_t cudaIpcOpenMemHandle(void **p, cudaIpcMemHandle_t handle, unsigned f
     if (rc != cudaSuccess)
         return rc;
     memcpy(&inside, &handle, sizeof inside);
+    if (emu_setting("EMU_IPC", 1) == 0) /* as in containers that share no processes */
+        return emu_note(cudaErrorNotSupported);
     if (flags != cudaIpcMemLazyEnablePeerAccess || memcmp(inside.magic, MAGIC, sizeof inside.magic) != 0)
         return emu_note(cudaErrorInvalidValue);
     if (inside.pid == getpid()) /* CUDA refuses handles of the own process */

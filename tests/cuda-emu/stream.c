@@ -10,6 +10,7 @@ struct CUstream_st {
     struct CUstream_st *next;
     struct emu_op *first, *last;
     uint64_t enqueued, completed;
+    struct CUgraph_st *graph; /* that it is captured into */
     int device, references; /* references: the user, and operations that wait for it */
     bool is_blocking;       /* takes part in the default stream's order */
     bool is_closing;
@@ -23,6 +24,26 @@ struct CUevent_st {
 /* All under emu_runtime.lock. */
 static struct CUstream_st *streams, *defaults[DEVICES_MAX];
 static int nobjects;
+
+struct CUgraph_st **emu_stream_graph(cudaStream_t stream)
+{
+    return &stream->graph;
+}
+
+void emu_count_objects(int more)
+{
+    nobjects += more;
+}
+
+bool emu_spoils_capture(void)
+{
+    bool spoils = false;
+
+    for (struct CUstream_st *stream = streams; stream != NULL; stream = stream->next)
+        if (stream->graph != NULL && stream->graph->mode == cudaStreamCaptureModeGlobal)
+            spoils = stream->graph->is_invalid = true;
+    return spoils;
+}
 
 static void drop_stream(struct CUstream_st *stream)
 {
@@ -148,12 +169,38 @@ static bool order_after(struct CUstream_st *stream, struct CUstream_st *other)
     return true;
 }
 
+/** The operation becomes part of a graph. Under the lock. */
+static void record(struct CUgraph_st *graph, struct emu_op *op)
+{
+    op->next = NULL;
+    *graph->tail = op;
+    graph->tail = &op->next;
+}
+
+/** Whether a stream that the default one of the device would have to wait for is being captured, which that spoils. Under
+ *  the lock. */
+static bool is_captured(int device)
+{
+    for (struct CUstream_st *stream = streams; stream != NULL; stream = stream->next)
+        if (stream->device == device && stream->is_blocking && stream->graph != NULL)
+            return stream->graph->is_invalid = true;
+    return false;
+}
+
 cudaError_t emu_enqueue(cudaStream_t stream, struct emu_op *op)
 {
     const int device = stream != NULL ? stream->device : emu_device();
     bool is_ordered = true;
 
     pthread_mutex_lock(&emu_runtime.lock);
+    if (stream != NULL ? stream->graph != NULL : is_captured(device)) {
+        if (stream != NULL)
+            record(stream->graph, op);
+        pthread_mutex_unlock(&emu_runtime.lock);
+        if (stream == NULL)
+            emu_op_free(op);
+        return stream != NULL ? cudaSuccess : emu_note(cudaErrorStreamCaptureImplicit);
+    }
     if (stream == NULL) {
         if (defaults[device] == NULL)
             defaults[device] = new_stream(device, true);
@@ -169,7 +216,7 @@ cudaError_t emu_enqueue(cudaStream_t stream, struct emu_op *op)
         append(stream, op);
     pthread_mutex_unlock(&emu_runtime.lock);
     if (!is_ordered)
-        free(op);
+        emu_op_free(op);
     return is_ordered ? cudaSuccess : emu_note(cudaErrorMemoryAllocation);
 }
 
@@ -219,6 +266,17 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream)
     return cudaSuccess;
 }
 
+/** Whether what is given to the stream becomes part of a graph: there the order of its operations is that of events too. */
+static bool captures(cudaStream_t stream)
+{
+    bool yes;
+
+    pthread_mutex_lock(&emu_runtime.lock);
+    yes = stream != NULL && stream->graph != NULL;
+    pthread_mutex_unlock(&emu_runtime.lock);
+    return yes;
+}
+
 /** The stream meant; NULL: the default one, which nothing has used yet. Under the lock. */
 static struct CUstream_st *meant(cudaStream_t stream)
 {
@@ -234,6 +292,11 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream)
         return rc;
     pthread_mutex_lock(&emu_runtime.lock);
     stream = meant(stream);
+    if (stream != NULL && stream->graph != NULL) {
+        stream->graph->is_invalid = true;
+        pthread_mutex_unlock(&emu_runtime.lock);
+        return emu_note(cudaErrorStreamCaptureUnsupported);
+    }
     if (stream != NULL) {
         until = stream->enqueued;
         ++stream->references;
@@ -255,7 +318,13 @@ cudaError_t cudaStreamQuery(cudaStream_t stream)
     pthread_mutex_lock(&emu_runtime.lock);
     stream = meant(stream);
     is_done = stream == NULL || stream->completed == stream->enqueued;
+    const bool is_captured_now = stream != NULL && stream->graph != NULL;
+
+    if (is_captured_now)
+        stream->graph->is_invalid = true;
     pthread_mutex_unlock(&emu_runtime.lock);
+    if (is_captured_now)
+        return emu_note(cudaErrorStreamCaptureUnsupported);
     return is_done ? cudaSuccess : cudaErrorNotReady;
 }
 
@@ -268,6 +337,8 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
         return rc;
     if (event == NULL || flags != 0)
         return emu_note(event == NULL ? cudaErrorInvalidResourceHandle : cudaErrorInvalidValue);
+    if (captures(stream))
+        return cudaSuccess;
     op = emu_op_new(NULL);
     if (op == NULL)
         return emu_note(cudaErrorMemoryAllocation);
@@ -321,6 +392,8 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
         return rc;
     if (event == NULL)
         return emu_note(cudaErrorInvalidResourceHandle);
+    if (captures(stream))
+        return cudaSuccess;
     op = emu_op_new(NULL);
     if (op == NULL)
         return emu_note(cudaErrorMemoryAllocation);

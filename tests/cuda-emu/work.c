@@ -15,6 +15,54 @@ static void run_copy(struct emu_op *op)
     free(op->u.copy.staged);
 }
 
+static void run_launch(struct emu_op *op)
+{
+    emu_run_grid(&op->u.launch.grid, (int)emu_setting("EMU_RESIDENT", 32));
+    free(op->u.launch.packed);
+}
+
+void emu_op_free(struct emu_op *op)
+{
+    if (op->run == run_copy)
+        free(op->u.copy.staged);
+    if (op->run == run_launch)
+        free(op->u.launch.packed);
+    free(op);
+}
+
+static void *duplicate(const void *from, size_t bytes)
+{
+    void *to = aligned_alloc(64, (bytes + 63) / 64 * 64);
+
+    return to != NULL ? memcpy(to, from, bytes) : NULL;
+}
+
+struct emu_op *emu_op_copy(const struct emu_op *op)
+{
+    struct emu_op *copy = malloc(sizeof *copy);
+
+    if (copy == NULL)
+        return NULL;
+    *copy = *op;
+    copy->next = NULL;
+    if (op->run == run_copy && op->u.copy.staged != NULL) {
+        copy->u.copy.src = copy->u.copy.staged = duplicate(op->u.copy.staged, op->u.copy.bytes);
+        if (copy->u.copy.staged == NULL)
+            goto free_copy;
+    }
+    if (op->run == run_launch) {
+        copy->u.launch.packed = duplicate(op->u.launch.packed, op->u.launch.grid.kernel->param_bytes);
+        copy->u.launch.grid.packed = copy->u.launch.packed;
+        if (copy->u.launch.packed == NULL)
+            goto free_copy;
+    }
+    return copy;
+
+free_copy:
+    free(copy);
+    return NULL;
+}
+
 cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t bytes, enum cudaMemcpyKind kind, cudaStream_t stream)
 {
     cudaError_t rc = emu_enter(__func__);
@@ -84,12 +132,6 @@ cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void 
     op->u.host.function = function;
     op->u.host.user = user;
     return emu_enqueue(stream, op);
-}
-
-static void run_launch(struct emu_op *op)
-{
-    emu_run_grid(&op->u.launch.grid, (int)emu_setting("EMU_RESIDENT", 32));
-    free(op->u.launch.packed);
 }
 
 static bool is_launchable(dim3 grid, dim3 block, size_t shared_bytes)

@@ -46,6 +46,10 @@ typedef struct dim3 dim3; /* as CUDA's header has it */
     X(cudaErrorHostMemoryAlreadyRegistered, 712, "part or all of the requested memory range is already mapped")         \
     X(cudaErrorHostMemoryNotRegistered, 713, "pointer does not correspond to a registered memory region")              \
     X(cudaErrorLaunchFailure, 719, "unspecified launch failure")                                                       \
+    X(cudaErrorNotSupported, 801, "operation not supported")                                                           \
+    X(cudaErrorStreamCaptureUnsupported, 900, "operation not permitted when stream is capturing")                      \
+    X(cudaErrorStreamCaptureInvalidated, 901, "operation failed due to a previous error during capture")               \
+    X(cudaErrorStreamCaptureImplicit, 906, "operation would make the legacy stream depend on a capturing blocking stream") \
     X(cudaErrorUnknown, 999, "unknown error")
 
 enum cudaError {
@@ -87,9 +91,23 @@ typedef struct cudaIpcMemHandle_st {
     char reserved[64];
 } cudaIpcMemHandle_t;
 
+enum cudaStreamCaptureStatus {
+    cudaStreamCaptureStatusNone,
+    cudaStreamCaptureStatusActive,
+    cudaStreamCaptureStatusInvalidated
+};
+
+enum cudaStreamCaptureMode {
+    cudaStreamCaptureModeGlobal,
+    cudaStreamCaptureModeThreadLocal,
+    cudaStreamCaptureModeRelaxed
+};
+
 typedef enum cudaError cudaError_t;
 typedef struct CUstream_st *cudaStream_t;
 typedef struct CUevent_st *cudaEvent_t;
+typedef struct CUgraph_st *cudaGraph_t;
+typedef struct CUgraphExec_st *cudaGraphExec_t;
 typedef void (*cudaHostFn_t)(void *user);
 
 #define cudaStreamDefault 0x00
@@ -98,6 +116,7 @@ typedef void (*cudaHostFn_t)(void *user);
 #define cudaEventDisableTiming 0x02
 #define cudaHostAllocDefault 0x00
 #define cudaHostAllocPortable 0x01
+#define cudaHostAllocMapped 0x02
 #define cudaHostRegisterPortable 0x01
 #define cudaIpcMemLazyEnablePeerAccess 0x01
 
@@ -105,6 +124,7 @@ cudaError_t cudaGetDeviceCount(int *count);
 cudaError_t cudaSetDevice(int device);
 cudaError_t cudaGetDevice(int *device);
 cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, int device);
+cudaError_t cudaDeviceGetPCIBusId(char *text, int bytes, int device);
 cudaError_t cudaDriverGetVersion(int *version);
 cudaError_t cudaRuntimeGetVersion(int *version);
 cudaError_t cudaDeviceSynchronize(void);
@@ -131,6 +151,14 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream);
 cudaError_t cudaStreamSynchronize(cudaStream_t stream);
 cudaError_t cudaStreamQuery(cudaStream_t stream);
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags EMU_DEFAULT(0));
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, enum cudaStreamCaptureMode mode);
+cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *graph);
+cudaError_t cudaStreamIsCapturing(cudaStream_t stream, enum cudaStreamCaptureStatus *status);
+cudaError_t cudaThreadExchangeStreamCaptureMode(enum cudaStreamCaptureMode *mode);
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t *executable, cudaGraph_t graph, unsigned long long flags EMU_DEFAULT(0));
+cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t stream);
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t executable);
+cudaError_t cudaGraphDestroy(cudaGraph_t graph);
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned flags);
 cudaError_t cudaEventDestroy(cudaEvent_t event);
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream);
