@@ -30,6 +30,16 @@ int hkt_tool_usage(const char *command, const char *format, ...)
     return TOOL_USAGE;
 }
 
+bool hkt_tool_is_first(void)
+{
+    static const char *const names[] = { "HOCKET_RANK", "RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID" };
+
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
+        if (getenv(names[i]) != NULL)
+            return strcmp(getenv(names[i]), "0") == 0;
+    return true;
+}
+
 bool hkt_tool_parse_int(const char *text, long min, long max, long *out_value)
 {
     char *end;

@@ -87,9 +87,28 @@ static bool apply(int flag, const char *value, struct options *o)
     return true;
 }
 
-/* -1: go on; else the exit code. */
+/* The option's name, and what it takes, for whoever gave it something else. */
+static int refuse(const struct option *names, int flag, const char *value)
+{
+    static const struct {
+        int flag;
+        const char *takes;
+    } rows[] = { { 'f', "a folder" }, { 'p', "a text that is not empty" }, { 'i', "numbers of tokens with commas between them" },
+                 { 'n', "a number from 1" }, { 't', "a number from 0 to 1000000" }, { 'k', "a number from 0" },
+                 { 's', "a number from 0" }, { 'd', "float, double or bfloat16" } };
+    size_t at = 0;
+
+    while (names->val != flag)
+        names++;
+    while (rows[at].flag != flag)
+        at++;
+    return hkt_tool_usage("generate", "--%s does not take \"%s\"; it takes %s", names->name, value, rows[at].takes);
+}
+
+/* -1: go on; else the exit code. Every rank finds the same; one tells. */
 static int read_options(int argc, char **argv, struct options *o)
 {
+    const bool speaks = hkt_tool_is_first();
     static const struct option names[] = {
         { "from", required_argument, NULL, 'f' }, { "prompt", required_argument, NULL, 'p' },
         { "ids", required_argument, NULL, 'i' },
@@ -101,22 +120,27 @@ static int read_options(int argc, char **argv, struct options *o)
     *o = (struct options){ .config = { .dtype = HKT_F32, .temperature = 0.8, .seed = 1 }, .prompt = "The ", .tokens = 0 };
     opterr = 0;
     for (int flag; (flag = getopt_long(argc, argv, ":f:p:i:n:t:k:s:d:h", names, NULL)) != -1;) {
-        if (flag == 'h') {
+        const bool is_known = flag != 'h' && flag != ':' && flag != '?';
+
+        if (is_known && apply(flag, optarg, o))
+            continue;
+        if (flag == 'h' && speaks)
             fputs(help_text, stdout);
-            return TOOL_OK;
-        }
-        if (flag == ':')
-            return hkt_tool_usage("generate", "%s needs a value", argv[optind - 1]);
-        if (flag == '?')
-            return hkt_tool_usage("generate", "there is no option %s", argv[optind - 1]);
-        if (!apply(flag, optarg, o))
-            return hkt_tool_usage("generate", "-%c does not take \"%s\"", flag, optarg);
+        else if (flag == ':' && speaks)
+            hkt_tool_usage("generate", "%s needs a value", argv[optind - 1]);
+        else if (flag == '?' && speaks)
+            hkt_tool_usage("generate", "there is no option %s", argv[optind - 1]);
+        else if (is_known && speaks)
+            refuse(names, flag, optarg);
+        return flag == 'h' ? TOOL_OK : TOOL_USAGE;
     }
-    if (optind < argc)
-        return hkt_tool_usage("generate", "\"%s\" is one argument too many", argv[optind]);
-    if (o->config.dir == NULL)
-        return hkt_tool_usage("generate", "--from DIR says which checkpoint");
-    return -1;
+    if (optind >= argc && o->config.dir != NULL)
+        return -1;
+    if (speaks && optind < argc)
+        hkt_tool_usage("generate", "\"%s\" is one argument too many", argv[optind]);
+    else if (speaks)
+        hkt_tool_usage("generate", "--from DIR says which checkpoint");
+    return TOOL_USAGE;
 }
 
 static int failed(bool speaks)

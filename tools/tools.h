@@ -30,6 +30,8 @@ int hkt_tool_generate(int argc, char **argv);
 void hkt_tool_say(const char *command, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /** The same for a wrong call: adds the line that tells where help is. Returns TOOL_USAGE. */
 int hkt_tool_usage(const char *command, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/** Whether this is rank 0, or a process alone, before ranks have met: whoever started them says so in the environment. */
+bool hkt_tool_is_first(void);
 /** Whole decimal number in [min, max]; false (nothing stored) otherwise. */
 bool hkt_tool_parse_int(const char *text, long min, long max, long *out_value);
 /** Bytes with a binary suffix, "64K"; false when it is none. */

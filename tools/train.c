@@ -100,8 +100,8 @@ static int write_log(const struct run *run, bool is_end)
     code = train_add_bytes(run->trainer, run->comm, &bytes);
     if (!run->speaks || code != TOOL_OK)
         return code;
-    if (is_end && hkt_comm_size(run->comm) > 1)
-        train_print_bytes(&bytes);
+    if (is_end)
+        train_print_bytes(&bytes, o->config.layout.pp > 1 && o->config.overlap);
     if (o->svg != NULL)
         code = train_write_svg(o->svg, run->points, run->count);
     const struct train_log log = { o, run->trainer, run->points, run->count, &bytes };
@@ -174,23 +174,12 @@ static int close_run(struct run *run, int code)
     return code;
 }
 
-/* Whether this is rank 0, before the ranks have met: whoever started them says so. */
-static bool is_first(void)
-{
-    static const char *const names[] = { "HOCKET_RANK", "RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID" };
-
-    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
-        if (getenv(names[i]) != NULL)
-            return strcmp(getenv(names[i]), "0") == 0;
-    return true;
-}
-
 int hkt_tool_train(int argc, char **argv)
 {
     static struct run run;
     int code;
 
-    run.speaks = is_first();
+    run.speaks = hkt_tool_is_first();
     code = train_options_read(argc, argv, run.speaks, &run.options);
     if (code >= 0)
         return code;

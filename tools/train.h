@@ -25,15 +25,21 @@ struct train_point {
     double held_out; /* NAN: not measured here */
 };
 
-/** Bytes of the last step by kind of parallelism, in the order of train_axes, all ranks together. */
-enum { TRAIN_AXES = 6 };
+/** Bytes of the last step, sent by kind of parallelism, and held at most of each class, in the order of train_axes and
+ *  train_classes, all ranks together. */
+enum { TRAIN_AXES = 6, TRAIN_CLASSES = 5 };
 extern const char *const train_axes[TRAIN_AXES + 1]; /* ends in NULL */
+struct train_amounts {
+    double sent[TRAIN_AXES], held[TRAIN_CLASSES];
+};
 struct train_bytes {
-    double counted[TRAIN_AXES], predicted[TRAIN_AXES];
+    struct train_amounts counted, predicted;
+    double buffers; /* held, as counted: scratch of kernels, tables, books; no formula says how much */
 };
 /** Collective. Returns an exit code, and has said why. */
 int train_add_bytes(const struct hkt_trainer *trainer, struct hkt_comm *comm, struct train_bytes *out_bytes);
-void train_print_bytes(const struct train_bytes *bytes);
+/** may_leave_early: messages travel while stages compute, so activations may be less than the formula must think. */
+void train_print_bytes(const struct train_bytes *bytes, bool may_leave_early);
 
 /** Write the loss over steps as SVG, or the whole run as JSON. Returns an exit code. */
 int train_write_svg(const char *path, const struct train_point *points, long count);

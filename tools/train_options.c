@@ -267,6 +267,26 @@ static bool apply(const struct row *row, const char *value, struct train_options
     return true;
 }
 
+/* What an option takes, for whoever gave it something else. */
+static void say_range(const struct row *row, char *text, size_t bytes)
+{
+    static const char *const words[] = {
+        [O_SCHEDULE] = "gpipe, 1f1b, interleaved or zb-h1", [O_RECOMPUTE] = "none, selective or full",
+        [O_DTYPE] = "float, double or bfloat16", [O_OPTIMIZER] = "adamw or sgd", [O_MICROS] = "a number from 1 to 1048576",
+        [O_STAGES] = "numbers of layers, from 1, with commas between them", [O_SEED] = "a number from 0",
+    };
+    const size_t other = row->kind == OTHER ? row->offset : sizeof words;
+
+    if (other < sizeof words / sizeof words[0] && words[other] != NULL)
+        snprintf(text, bytes, "%s", words[other]);
+    else if (row->kind == OTHER || row->kind == TEXT)
+        snprintf(text, bytes, "a name");
+    else if (row->kind == BYTES)
+        snprintf(text, bytes, "bytes, as 65536, 64K or 4M");
+    else
+        snprintf(text, bytes, "a number from %.15g to %.15g", row->min, row->max);
+}
+
 /* -1: go on. Sequences of a micro-batch from their number; what Llama has other than GPT-2. */
 static int finish(struct train_options *o, const struct late *late, bool speaks)
 {
@@ -336,8 +356,12 @@ int train_options_read(int argc, char **argv, bool speaks, struct train_options 
                 hkt_tool_usage("train", "%s needs a value", argv[optind - 1]);
             else if (speaks && flag == '?')
                 hkt_tool_usage("train", "there is no option %s", argv[optind - 1]);
-            else if (speaks)
-                hkt_tool_usage("train", "--%s does not take \"%s\"", rows[flag - 256].name, optarg);
+            else if (speaks) {
+                char range[80];
+
+                say_range(&rows[flag - 256], range, sizeof range);
+                hkt_tool_usage("train", "--%s does not take \"%s\"; it takes %s", rows[flag - 256].name, optarg, range);
+            }
             return TOOL_USAGE;
         }
     }

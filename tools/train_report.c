@@ -157,53 +157,72 @@ static cJSON *point_json(const struct train_point *point)
     return root;
 }
 
-/* ---- what was sent ---- */
+/* ---- what was sent and held ---- */
 
 const char *const train_axes[TRAIN_AXES + 1] = { "dp", "tp", "sp", "pp", "ep", "scalars", NULL };
+static const char *const classes[TRAIN_CLASSES] = { "parameters", "gradients", "optimizer", "activations", "gathered" };
 
-static void sums_of(const struct hkt_step_bytes *b, double out[TRAIN_AXES])
+static void put_sent(const struct hkt_step_bytes *b, struct train_amounts *out)
 {
     const struct hkt_coll_bytes *const all[TRAIN_AXES] = { &b->dp, &b->tp, &b->sp, &b->pp, &b->ep, &b->scalars };
 
     for (int i = 0; i < TRAIN_AXES; i++)
-        out[i] = hkt_coll_bytes_sum(all[i]);
+        out->sent[i] = hkt_coll_bytes_sum(all[i]);
+}
+
+static void put_held(const struct hkt_step_memory *m, struct train_amounts *out)
+{
+    const double all[TRAIN_CLASSES] = { m->param, m->grad, m->optimizer, m->activation, m->comm };
+
+    memcpy(out->held, all, sizeof all);
 }
 
 int train_add_bytes(const struct hkt_trainer *trainer, struct hkt_comm *comm, struct train_bytes *out_bytes)
 {
-    struct hkt_step_bytes counted, predicted;
+    struct hkt_step_bytes sent[2];
+    struct hkt_step_memory held[2];
 
-    if (hkt_trainer_step_bytes(trainer, &counted, &predicted) < 0) {
+    if (hkt_trainer_step_bytes(trainer, &sent[0], &sent[1]) < 0 || hkt_trainer_step_memory(trainer, &held[0], &held[1]) < 0) {
         hkt_tool_say("train", "%s", hkt_parallel_last_error());
         return TOOL_FAILED;
     }
-    sums_of(&counted, out_bytes->counted);
-    sums_of(&predicted, out_bytes->predicted);
-    if (hkt_all_reduce(out_bytes, out_bytes, 2 * TRAIN_AXES, HKT_F64, HKT_SUM, comm, NULL) < 0) {
+    put_sent(&sent[0], &out_bytes->counted);
+    put_sent(&sent[1], &out_bytes->predicted);
+    put_held(&held[0], &out_bytes->counted);
+    put_held(&held[1], &out_bytes->predicted);
+    out_bytes->buffers = (double)hkt_trainer_memory(trainer, "buffer");
+    if (hkt_all_reduce(out_bytes, out_bytes, sizeof *out_bytes / sizeof(double), HKT_F64, HKT_SUM, comm, NULL) < 0) {
         hkt_tool_say("train", "adding up bytes: %s", hkt_last_error());
         return TOOL_FAILED;
     }
     return TOOL_OK;
 }
 
-void train_print_bytes(const struct train_bytes *bytes)
+void train_print_bytes(const struct train_bytes *bytes, bool may_leave_early)
 {
-    printf("bytes of the last step, all ranks together\n%8s %16s %16s\n", "", "counted", "by formula");
+    const struct train_amounts *c = &bytes->counted, *p = &bytes->predicted;
+
+    printf("bytes of the last step, all ranks together\n%11s %16s %16s\n", "sent", "counted", "by formula");
     for (int i = 0; i < TRAIN_AXES; i++)
-        if (bytes->counted[i] > 0 || bytes->predicted[i] > 0)
-            printf("%8s %16.0f %16.0f\n", train_axes[i], bytes->counted[i], bytes->predicted[i]);
+        if (c->sent[i] > 0 || p->sent[i] > 0)
+            printf("%11s %16.0f %16.0f\n", train_axes[i], c->sent[i], p->sent[i]);
+    printf("%11s\n", "held");
+    for (int i = 0; i < TRAIN_CLASSES; i++)
+        if (c->held[i] > 0 || p->held[i] > 0)
+            printf("%11s %16.0f %16.0f%s\n", classes[i], c->held[i], p->held[i], may_leave_early && i == 3 ? " at most" : "");
+    printf("%11s %16.0f %16s\n", "buffers", bytes->buffers, "-");
     fflush(stdout);
 }
 
-static cJSON *step_bytes_json(const struct train_bytes *bytes)
+static cJSON *amounts_json(const char *const *names, const double *counted, const double *predicted, int count)
 {
     cJSON *root = cJSON_CreateObject();
 
-    for (int i = 0; i < TRAIN_AXES; i++) {
-        cJSON *row = cJSON_AddObjectToObject(root, train_axes[i]);
+    for (int i = 0; i < count; i++) {
+        cJSON *row = cJSON_AddObjectToObject(root, names[i]);
 
-        cJSON_AddNumberToObject(row, "counted", bytes->counted[i]);
-        cJSON_AddNumberToObject(row, "by_formula", bytes->predicted[i]);
+        cJSON_AddNumberToObject(row, "counted", counted[i]);
+        cJSON_AddNumberToObject(row, "by_formula", predicted[i]);
     }
     return root;
 }
@@ -211,15 +230,17 @@ static cJSON *step_bytes_json(const struct train_bytes *bytes)
 int train_write_json(const char *path, const struct train_log *log)
 {
     const struct hkt_trainer *trainer = log->trainer;
-    static const char *const classes[] = { "param", "grad", "main_grad", "optimizer", "activation", "buffer", "comm", NULL };
+    const struct train_amounts *counted = &log->bytes->counted, *predicted = &log->bytes->predicted;
+    static const char *const kinds[] = { "param", "grad", "main_grad", "optimizer", "activation", "buffer", "comm", NULL };
     cJSON *root = cJSON_CreateObject(), *steps = cJSON_CreateArray();
     FILE *file = fopen(path, "w");
 
     cJSON_AddItemToObject(root, "run", layout_json(log->options, trainer));
     cJSON_AddItemToObject(root, "bytes_of_rank_0", counted_json(trainer, train_axes, hkt_trainer_bytes));
-    cJSON_AddItemToObject(root, "bytes_of_the_last_step", step_bytes_json(log->bytes));
+    cJSON_AddItemToObject(root, "bytes_of_the_last_step", amounts_json(train_axes, counted->sent, predicted->sent, TRAIN_AXES));
+    cJSON_AddItemToObject(root, "memory_of_the_last_step", amounts_json(classes, counted->held, predicted->held, TRAIN_CLASSES));
     cJSON_AddItemToObject(root, "waited_seconds_of_rank_0", waited_json(trainer, train_axes));
-    cJSON_AddItemToObject(root, "peak_memory_of_rank_0", counted_json(trainer, classes, hkt_trainer_memory));
+    cJSON_AddItemToObject(root, "peak_memory_of_rank_0", counted_json(trainer, kinds, hkt_trainer_memory));
     for (long i = 0; i < log->count; i++)
         cJSON_AddItemToArray(steps, point_json(&log->points[i]));
     cJSON_AddItemToObject(root, "steps", steps);

@@ -12,6 +12,7 @@
 #include "hocket/shard.h"
 #include "hocket/status.h"
 #include "hocket/step_bytes.h"
+#include "hocket/step_memory.h"
 #include "hocket/tokens.h"
 #include "hocket/train.h"
 

@@ -51,7 +51,8 @@ struct hkt_step_opts {
 HKT_API HKT_NODISCARD enum hkt_status hkt_count_step(const struct hkt_step_opts *opts, struct hkt_step_bytes *out_bytes);
 
 /** Bytes of activations that one micro-batch keeps on the rank from F to B, in all chunks of the stage; so many micro-batches at once
- *  as hkt_pipe_peak says (of interleaved schedules a chunk each). -1 with experts: what they keep depends on the routing. */
+ *  as hkt_pipe_peak says (of interleaved schedules a chunk each). Experts: as if each had the same, and none dropped any; what an
+ *  uneven routing keeps, and the most that is held at once, says hkt_count_memory (hocket/step_memory.h). -1: heads do not divide. */
 HKT_API double hkt_count_kept(const struct hkt_step_opts *opts);
 
 #ifdef __cplusplus

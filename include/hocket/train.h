@@ -13,6 +13,7 @@
 #include "hocket/formulas.h"
 #include "hocket/layout.h"
 #include "hocket/step_bytes.h"
+#include "hocket/step_memory.h"
 #include "hocket/tokens.h"
 
 #ifdef __cplusplus
@@ -128,6 +129,10 @@ HKT_API double hkt_trainer_waited(const struct hkt_trainer *trainer, const char 
  *  experts, to which an uneven routing sends more from one rank than from another: there the sums over all ranks are equal. */
 HKT_API HKT_NODISCARD enum hkt_status hkt_trainer_step_bytes(const struct hkt_trainer *trainer, struct hkt_step_bytes *out_counted,
                                                              struct hkt_step_bytes *out_predicted);
+/** The most that this rank held in the last step, by class: as counted, and as the formulas say without looking. Equal, but for
+ *  activations of a pipeline whose messages travel while it computes, which may be less. */
+HKT_API HKT_NODISCARD enum hkt_status hkt_trainer_step_memory(const struct hkt_trainer *trainer, struct hkt_step_memory *out_counted,
+                                                              struct hkt_step_memory *out_predicted);
 /** Most bytes held so far of one class: "param", "grad", "main_grad", "optimizer", "activation", "buffer", "comm". */
 HKT_API uint64_t hkt_trainer_memory(const struct hkt_trainer *trainer, const char *kind);
 

@@ -63,6 +63,7 @@ struct hkt__block_site {
     double scale;                   /* of gradients */
     int64_t tokens;                 /* that count: weight of balance and z-loss */
     struct hkt__gpt_result *result; /* where losses and drops are added; NULL: nowhere (recompute) */
+    struct hkt_step_routing *routing; /* what the layer's experts were sent; NULL: not wanted */
 };
 
 /* ---- memory and status ---- */

@@ -6,6 +6,7 @@
 #include "hocket/shard.h"
 #include "parallel/exact.h"
 #include "parallel/fail.h"
+#include "parallel/formulas_memory.h"
 
 /* A step with its zeros filled in. */
 struct step {
@@ -194,31 +195,20 @@ static void add_ep(const struct step *s, struct hkt_coll_bytes *out)
 
 /* ---- what stays for backward ---- */
 
-/* A layer: its input, and unless it is run again the inputs of attention and of the MLP (whole rows), statistics of two norms, what
- * is between the two, queries, keys and values, the scores' results with a number for each row and head, and the MLP's inner rows
- * before and after the activation. The head: input, normalised input, gradients of logits. */
+/* A layer: its input, and what its forward leaves (formulas_layer.c). The head: input, normalised input, gradients of logits. */
 double hkt_count_kept(const struct hkt_step_opts *o)
 {
-    const struct hkt_shape *shape = &o->shape;
-    const struct step s = step_of(o);
-    const int64_t head_dim = shape->head_dim > 0 ? shape->head_dim : shape->hidden / shape->heads;
-    const int64_t ffn = hkt_shard_even(shape->ffn > 0 ? shape->ffn : 4 * shape->hidden, s.tp, o->tp_rank).count;
-    const double here = s.is_cut ? s.rows / s.tp : s.rows, row = s.hidden * o->element_bytes;
-    const double statistics = here * (o->rms_norm ? 1 : 2) * o->real_bytes;
-    struct hkt_head_shard heads;
+    struct hkt__meter dense = { 0, 0 }, experts = { 0, 0 };
+    struct hkt__sizes z;
 
-    if (o->expert_layers > 0
-        || hkt_shard_heads(shape->heads, shape->kv_heads > 0 ? shape->kv_heads : shape->heads, s.tp, o->tp_rank, &heads) < 0)
+    if (hkt__sizes_of(o, &z) < 0)
         return -1;
-    const double q = (double)(heads.q.count * head_dim), kv = (double)(heads.kv.count * head_dim);
-    const double results = o->recompute == HKT_RECOMPUTE_NONE
-                               ? s.rows * (q * o->element_bytes + (double)heads.q.count * o->real_bytes) : 0;
-    const double inner = s.rows * (q + 2 * kv + (double)ffn * (shape->gated ? 3 : 2)) * o->element_bytes;
-    const double again = 2 * s.rows * row + 2 * statistics + here * row + inner + results;
-    const double layer = here * row + (o->recompute == HKT_RECOMPUTE_FULL ? 0 : again);
-    const double head = here * row + statistics + s.rows * (row + s.words * o->element_bytes);
+    hkt__meter_forward(&dense, &z, NULL);
+    hkt__meter_forward(&experts, &z, &z.even);
+    const double layers = (o->layers - o->expert_layers) * dense.now + o->expert_layers * experts.now;
+    const double head = o->stage == or_one(o->layout.pp) - 1 ? z.here + z.statistics + z.whole + z.logits : 0;
 
-    return o->layers * layer + (s.is_last ? head : 0);
+    return o->layers * z.here + layers + head;
 }
 
 /* ---- all ---- */

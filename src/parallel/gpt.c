@@ -291,6 +291,11 @@ struct hkt__traffic *hkt__gpt_traffic(struct hkt__gpt *gpt)
     return &gpt->traffic;
 }
 
+const int *hkt__gpt_stage_first(const struct hkt__gpt *gpt)
+{
+    return gpt->stage_first;
+}
+
 int hkt__gpt_units(const struct hkt__gpt *gpt)
 {
     return gpt->config.shape.layers + 2;

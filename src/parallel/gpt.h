@@ -23,6 +23,7 @@
 #include "hocket/mesh.h"
 #include "hocket/moe.h"
 #include "hocket/pipeline.h"
+#include "hocket/step_memory.h"
 #include "parallel/exact.h"
 #include "parallel/math_ops.h"
 #include "parallel/memory.h"
@@ -98,6 +99,8 @@ const struct hkt__math_ops *hkt__gpt_ops(const struct hkt__gpt *gpt);
 /** Counted collectives; the engine adds its own (dp). */
 struct hkt__traffic *hkt__gpt_traffic(struct hkt__gpt *gpt);
 
+/** [pp * chunks + 1] layers of virtual stages. */
+const int *hkt__gpt_stage_first(const struct hkt__gpt *gpt);
 int hkt__gpt_units(const struct hkt__gpt *gpt); /* layers + 2 */
 /** Elements of a unit in a flat buffer, padding up to the next unit's included; count 0: nothing of it is held. With
  *  unit_buckets they are whole buckets. */
@@ -149,6 +152,8 @@ struct hkt__gpt_step {
     int reduces_every;  /* see hooks.grad */
     int no_dropout;     /* evaluation */
     const struct hkt__gpt_hooks *hooks; /* NULL: none */
+    struct hkt_step_routing *routing;   /* [micros][layers of the model], written where layers of this stage have experts; NULL: not
+                                           wanted */
 };
 
 /** Sums over this rank's micro-batches. loss and tokens are complete on every rank of the last stage, and 0 elsewhere;

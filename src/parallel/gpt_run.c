@@ -50,6 +50,8 @@ static struct hkt__block_site site_of(const struct turn *turn, int layer)
                                     .scale = step->scale,
                                     .result = gpt->result };
 
+    if (step->routing != NULL && layer < gpt->config.shape.layers)
+        site.routing = &step->routing[turn->micro * gpt->config.shape.layers + layer];
     for (int64_t r = 0; micro->targets != NULL && r < gpt->block.rows; r++)
         site.tokens += micro->targets[r] >= 0;
     return site;

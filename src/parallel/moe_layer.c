@@ -4,6 +4,7 @@
  *
  * Slots are in the order of hkt_moe_plan (sorted by expert), arrivals in the order in which they came, rows in the order of
  * this rank's experts. Dropped choices contribute nothing, and get no gradient. */
+#include <math.h>
 #include <string.h>
 
 #include "parallel/alloc.h"
@@ -15,13 +16,14 @@ static char *row_at(const struct hkt__block *block, const void *rows, int64_t ro
     return (char *)rows + (size_t)(row * block->hidden) * block->ops->store_bytes;
 }
 
+/* Scratch, and books of experts: zeros. */
 static void *get(struct hkt__block *block, int64_t count, size_t bytes)
 {
     void *data = NULL;
 
     if (hkt__block_ok(block))
         hkt__block_note(block,
-                        hkt__memory_zalloc(block->memory, HKT__MEMORY_ACTIVATION, (uint64_t)count * bytes, &data));
+                        hkt__memory_zalloc(block->memory, HKT__MEMORY_BUFFER, (uint64_t)count * bytes, &data));
     return data;
 }
 
@@ -58,6 +60,19 @@ static void route(struct hkt__block *block, const struct hkt__moe_call *call)
     if (hkt__block_ok(block))
         hkt__block_note(block, hkt_moe_plan_receive(saved->plan, counts));
     hkt__memory_free(block->memory, counts);
+}
+
+/* What memory this routing takes: for whoever compares it with the formula. */
+static void note_routing(const struct hkt__moe_call *call)
+{
+    const struct hkt_moe_plan *plan = call->saved->plan;
+    struct hkt_step_routing *routing = call->site->routing;
+
+    if (routing == NULL)
+        return;
+    *routing = (struct hkt_step_routing){ .slots = (double)plan->nslots, .arrivals = (double)plan->narrivals };
+    for (int e = 0; e < plan->nlocal; e++)
+        routing->largest = fmax(routing->largest, (double)(plan->first_row[e + 1] - plan->first_row[e]));
 }
 
 /* Slots [slots][hidden], taken -> rows of this rank's experts, given. */
@@ -187,6 +202,7 @@ void hkt__moe_forward(struct hkt__block *block, const struct hkt__moe_call *call
     route(block, call);
     if (!hkt__block_ok(block))
         return;
+    note_routing(call);
     saved->arrived = dispatch(block, saved->plan, to_slots(block, saved->plan, call->in));
     saved->results = collect(block, saved->plan, run_experts(block, call));
     if (y != NULL)

@@ -286,9 +286,13 @@ static enum hkt_status make_batch(struct hkt_trainer *t)
     t->micros = hkt__parallel_calloc((size_t)t->nmicros, sizeof *t->micros);
     t->ids = hkt__parallel_calloc((size_t)elems, sizeof *t->ids);
     t->targets = hkt__parallel_calloc((size_t)elems, sizeof *t->targets);
-    if (t->micros == NULL || t->ids == NULL || t->targets == NULL)
+    if (t->config.shape.experts > 0)
+        t->routing = hkt__parallel_calloc((size_t)(t->nmicros * t->config.shape.layers), sizeof *t->routing);
+    if (t->micros == NULL || t->ids == NULL || t->targets == NULL || (t->config.shape.experts > 0 && t->routing == NULL))
         return hkt__parallel_fail(HKT_ERR_NOMEM, "no memory for a batch of %lld tokens", (long long)elems);
-    rc = hkt_pipe_create(&pipe, &t->pipe);
+    rc = hkt__train_list_units(t);
+    if (rc == HKT_OK)
+        rc = hkt_pipe_create(&pipe, &t->pipe);
     pipe.kind = HKT_PIPE_FORWARD;
     return rc == HKT_OK ? hkt_pipe_create(&pipe, &t->forward) : rc;
 }
@@ -363,6 +367,8 @@ enum hkt_status hkt_trainer_destroy(struct hkt_trainer *t)
     hkt__parallel_free(t->ids);
     hkt__parallel_free(t->targets);
     hkt__parallel_free(t->infos);
+    hkt__parallel_free(t->routing);
+    hkt__parallel_free(t->units);
     const enum hkt_status freed = hkt__memory_fini(&t->memory);
 
     hkt__parallel_free(t);

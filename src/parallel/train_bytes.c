@@ -1,13 +1,18 @@
-/* What the last step sent, as counted and as the formulas have it (hocket/step_bytes.h). */
+/* What the last step sent and held, as counted and as the formulas have it (hocket/step_bytes.h, hocket/step_memory.h). */
+#include "parallel/alloc.h"
+#include "parallel/fail.h"
 #include "parallel/train_state.h"
+
+static double unit_elems(const struct hkt_trainer *t, int unit, int kind)
+{
+    const bool any = hkt__gpt_own(t->gpt)->flat[kind]->padded > 0;
+
+    return any ? (double)hkt__gpt_unit_range(t->gpt, unit, kind).count : 0;
+}
 
 static struct hkt_step_flat flat_of(const struct hkt_trainer *t, int kind)
 {
-    const struct hkt__own *own = hkt__gpt_own(t->gpt);
-    const bool any = own->flat[kind]->padded > 0;
-
-    return (struct hkt_step_flat){ (double)own->flat[kind]->padded,
-                                   any ? (double)hkt__gpt_unit_range(t->gpt, 0, kind).count : 0 };
+    return (struct hkt_step_flat){ (double)hkt__gpt_own(t->gpt)->flat[kind]->padded, unit_elems(t, 0, kind) };
 }
 
 struct hkt_step_opts hkt__train_step_opts(const struct hkt_trainer *t)
@@ -62,4 +67,44 @@ void hkt__train_note_traffic(struct hkt_trainer *t, const struct hkt__traffic *b
             t->step_traffic.calls[axis][coll] = now->calls[axis][coll] - before->calls[axis][coll];
             t->step_traffic.bytes[axis][coll] = now->bytes[axis][coll] - before->bytes[axis][coll];
         }
+}
+
+/* ---- memory ---- */
+
+enum hkt_status hkt__train_list_units(struct hkt_trainer *t)
+{
+    const int count = hkt__gpt_units(t->gpt);
+
+    t->units = hkt__parallel_calloc((size_t)count, sizeof *t->units);
+    if (t->units == NULL)
+        return hkt__parallel_fail(HKT_ERR_NOMEM, "no memory for a list of %d units", count);
+    for (int u = 0; u < count; u++) {
+        t->units[u].dense = unit_elems(t, u, HKT__FLAT_DENSE);
+        t->units[u].experts = unit_elems(t, u, HKT__FLAT_EXPERT);
+    }
+    return HKT_OK;
+}
+
+static struct hkt_step_memory held(const struct hkt_trainer *t)
+{
+    const uint64_t *b = t->step_peak;
+
+    return (struct hkt_step_memory){ .param = (double)b[HKT__MEMORY_PARAM],
+                                     .grad = (double)(b[HKT__MEMORY_GRAD] + b[HKT__MEMORY_MAIN_GRAD]), /* there is only one of them */
+                                     .optimizer = (double)b[HKT__MEMORY_OPTIMIZER],
+                                     .activation = (double)b[HKT__MEMORY_ACTIVATION], .comm = (double)b[HKT__MEMORY_COMM] };
+}
+
+enum hkt_status hkt_trainer_step_memory(const struct hkt_trainer *t, struct hkt_step_memory *out_counted,
+                                        struct hkt_step_memory *out_predicted)
+{
+    const struct hkt_train_config *c = &t->config;
+    const struct hkt_step_memory_opts opts = {
+        .step = hkt__train_step_opts(t), .pipe = t->pipe, .stage_first = hkt__gpt_stage_first(t->gpt), .units = t->units,
+        .routing = t->routing, .moments = c->optimizer == HKT_TRAIN_ADAMW ? 2 : c->momentum != 0, .prefetch = c->prefetch,
+        .overlap = c->overlap,
+    };
+
+    *out_counted = held(t);
+    return hkt_count_memory(&opts, out_predicted);
 }

@@ -18,7 +18,8 @@ struct hkt_trainer {
     struct hkt__memory memory;
     struct hkt__timeline timeline;
     int64_t trace_begin_ns;
-    uint64_t peak[HKT__MEMORY_COUNT];
+    uint64_t peak[HKT__MEMORY_COUNT], step_peak[HKT__MEMORY_COUNT]; /* so far; of the last step */
+    uint64_t between;                                               /* held at once since it ended */
     struct hkt__gpt *gpt;
     struct hkt__engine *engine;
     struct hkt__gpt_param *infos; /* [nparams] */
@@ -34,6 +35,8 @@ struct hkt_trainer {
     bool is_evaluating;
     struct hkt__traffic step_traffic; /* of the last step */
     int64_t dropped;                  /* in it, on this rank */
+    struct hkt_step_routing *routing; /* [nmicros][layers] of the last step; NULL: no experts */
+    struct hkt_step_unit *units;      /* [layers + 2] */
 };
 
 /** The model of a training configuration. Its own axes, not yet cut: what the files of a checkpoint hold. */
@@ -48,6 +51,8 @@ extern const struct hkt__gpt_hooks hkt__train_hooks;
 
 /** Keep what was counted since `before` as that of the last step. */
 void hkt__train_note_traffic(struct hkt_trainer *trainer, const struct hkt__traffic *before);
+/** The units of the flat buffers: t->units. NOMEM */
+HKT_NODISCARD enum hkt_status hkt__train_list_units(struct hkt_trainer *trainer);
 /** The last step, as the formulas need it. */
 struct hkt_step_opts hkt__train_step_opts(const struct hkt_trainer *trainer);
 

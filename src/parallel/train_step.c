@@ -89,6 +89,7 @@ static enum hkt_status run_model(struct hkt_trainer *t, const struct hkt_pipe *p
     const struct hkt__gpt_step step = {
         .pipe = pipe, .micros = t->micros, .number = (uint64_t)number, .scale = hkt__engine_loss_scale(t->engine),
         .reduces_every = t->config.reduce_every, .no_dropout = pipe->kind == HKT_PIPE_FORWARD, .hooks = &hooks,
+        .routing = pipe->kind == HKT_PIPE_FORWARD ? NULL : t->routing,
     };
     struct hkt__gpt_result result;
 
@@ -100,12 +101,19 @@ static enum hkt_status run_model(struct hkt_trainer *t, const struct hkt_pipe *p
     return rc == HKT_OK ? add_up(t, &result, totals) : rc;
 }
 
-static void note_memory(struct hkt_trainer *t, struct hkt_train_report *report)
+/* A new measurement begins: of a step, or of what comes between two. */
+static void mark_memory(struct hkt_trainer *t)
 {
-    report->memory_bytes = t->memory.peak_all;
     for (int c = 0; c < HKT__MEMORY_COUNT; c++)
         t->peak[c] = t->memory.peak[c] > t->peak[c] ? t->memory.peak[c] : t->peak[c];
     hkt__memory_mark(&t->memory);
+}
+
+static void note_memory(struct hkt_trainer *t, struct hkt_train_report *report)
+{
+    report->memory_bytes = t->memory.peak_all > t->between ? t->memory.peak_all : t->between;
+    memcpy(t->step_peak, t->memory.peak, sizeof t->step_peak);
+    mark_memory(t);
 }
 
 static int64_t waited_ns(const struct hkt_trainer *t)
@@ -126,6 +134,8 @@ enum hkt_status hkt_trainer_step(struct hkt_trainer *t, struct hkt_train_report 
     struct totals totals;
     enum hkt_status rc = hkt__engine_start(t->engine);
 
+    t->between = t->memory.peak_all;
+    mark_memory(t);
     fill(t, number, take_train);
     if (rc == HKT_OK)
         rc = run_model(t, t->pipe, number, &totals);

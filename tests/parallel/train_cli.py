@@ -52,6 +52,9 @@ def loss_falls(folder):
     sent = data['bytes_of_the_last_step']
     require(all(row['counted'] == row['by_formula'] for row in sent.values()) and sent['dp']['counted'] > 0 and
             sent['tp']['counted'] > 0 and sent['scalars']['counted'] > 0, f'what was sent is what formulas say: {sent}', result)
+    held = data['memory_of_the_last_step']
+    require(all(row['counted'] == row['by_formula'] for row in held.values()) and held['activations']['counted'] > 0 and
+            held['optimizer']['counted'] > 0, f'what was held is what formulas say: {held}', result)
     require('by formula' in result.stdout, 'it is printed beside', result)
     require(data['peak_memory_of_rank_0']['optimizer'] > 0, 'the log says what was held', result)
     require('polyline' in xml.dom.minidom.parse(curve).toxml(), 'the curve is SVG')
