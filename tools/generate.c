@@ -150,8 +150,24 @@ static int failed(bool speaks)
     return TOOL_FAILED;
 }
 
+/* Whether prompt and answer fit in the positions of the model. */
+static bool has_room(const struct hkt_generator *generator, const struct options *o, size_t count, bool speaks)
+{
+    const long long positions = hkt_generator_positions(generator), left = positions - (long long)count;
+
+    if (left > 0 && o->tokens <= left)
+        return true;
+    if (speaks && left <= 0)
+        hkt_tool_say("generate", "the prompt has %zu tokens, the model %lld positions, so nothing can be written; a shorter prompt would do",
+                     count, positions);
+    else if (speaks)
+        hkt_tool_say("generate", "%ld tokens do not fit: after the prompt of %zu and %lld more all %lld positions are used", o->tokens, count,
+                     left, positions);
+    return false;
+}
+
 /* The prompt is read, as bytes, pieces or numbers. */
-static enum hkt_status read_prompt(struct hkt_generator *generator, const struct options *o, size_t *out_count)
+static int read_prompt(struct hkt_generator *generator, const struct options *o, size_t *out_count, bool speaks)
 {
     const struct hkt_tokenizer *tokenizer = hkt_generator_tokenizer(generator);
     const size_t bytes = strlen(o->prompt); /* there are no more tokens than that */
@@ -164,10 +180,12 @@ static enum hkt_status read_prompt(struct hkt_generator *generator, const struct
     else if (rc == HKT_OK)
         for (const char *p = o->prompt; *p != '\0';)
             tokens[(*out_count)++] = o->is_ids ? take_id(&p) : (unsigned char)*p++;
-    if (rc == HKT_OK)
+    const bool fits = rc == HKT_OK && has_room(generator, o, *out_count, speaks);
+
+    if (fits)
         rc = hkt_generator_prompt(generator, tokens, (int64_t)*out_count);
     free(tokens);
-    return rc;
+    return rc < 0 ? failed(speaks) : fits ? TOOL_OK : TOOL_FAILED;
 }
 
 static void write_token(const struct hkt_generator *generator, int32_t token)
@@ -192,8 +210,10 @@ static int write_text(struct hkt_generator *generator, const struct options *o, 
                          "as numbers, with --ids", (long long)hkt_generator_vocab(generator));
         return TOOL_FAILED;
     }
-    if (read_prompt(generator, o, &read) < 0)
-        return failed(speaks);
+    const int code = read_prompt(generator, o, &read, speaks);
+
+    if (code != TOOL_OK)
+        return code;
     const long room = (long)hkt_generator_positions(generator) - (long)read;
     const long wanted = o->tokens > 0 ? o->tokens : 200, count = o->tokens == 0 && wanted > room ? room : wanted;
 

@@ -1,7 +1,9 @@
 /* `hocket train`: trains a GPT on a text, in any layout. Rank 0 speaks; the others do the same in silence. */
+#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "tools.h"
 #include "train.h"
@@ -138,20 +140,58 @@ static int one_step(struct run *run, long step)
     return step < o->steps ? write_log(run, false) : TOOL_OK; /* whatever ends the run, this much is there */
 }
 
+/* Whether a file or folder can be written there, as far as can be told without making it. */
+static bool can_write(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    char folder[4096] = ".";
+
+    if (access(path, F_OK) == 0)
+        return access(path, W_OK) == 0;
+    if (slash != NULL)
+        snprintf(folder, sizeof folder, "%.*s", slash == path ? 1 : (int)(slash - path), path);
+    return access(folder, W_OK | X_OK) == 0;
+}
+
+/* What cannot be written is told before hours of training, not after. Collective: rank 0 looks. */
+static int check_outputs(const struct run *run)
+{
+    const struct train_options *o = &run->options;
+    const char *const paths[] = { o->json, o->svg, o->trace, o->save };
+    int32_t code = TOOL_OK;
+
+    for (size_t i = 0; i < sizeof paths / sizeof paths[0] && run->speaks; i++)
+        if (paths[i] != NULL && !can_write(paths[i])) {
+            hkt_tool_say("train", "%s cannot be written: %s", paths[i], strerror(errno));
+            code = TOOL_FAILED;
+        }
+    if (hkt_all_reduce(&code, &code, 1, HKT_INT32, HKT_MAX, run->comm, NULL) < 0)
+        return TOOL_FAILED;
+    return code;
+}
+
 static int train(struct run *run)
 {
     const struct train_options *o = &run->options;
-    int code = TOOL_OK;
+    int code = check_outputs(run);
 
+    if (code != TOOL_OK)
+        return code;
     if (o->weights != NULL && hkt_trainer_load_weights(run->trainer, o->weights) < 0)
         return failed(run, "--weights");
     if (o->resume != NULL && hkt_trainer_resume(run->trainer, o->resume) < 0)
         return failed(run, "--resume");
     const long first = (long)hkt_trainer_steps(run->trainer) + 1;
 
+    if (first > o->steps) {
+        if (run->speaks)
+            hkt_tool_say("train", "%s is of step %ld, and --steps %ld is where to end: nothing is left to do", o->resume, first - 1,
+                         o->steps);
+        return TOOL_FAILED;
+    }
     if (run->speaks)
         print_head(run);
-    run->points = calloc((size_t)(o->steps >= first ? o->steps - first + 1 : 1), sizeof *run->points);
+    run->points = calloc((size_t)(o->steps - first + 1), sizeof *run->points);
     if (run->points == NULL) {
         hkt_tool_say("train", "no memory for a log of %ld steps", o->steps);
         return TOOL_FAILED;

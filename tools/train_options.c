@@ -287,6 +287,25 @@ static void say_range(const struct row *row, char *text, size_t bytes)
         snprintf(text, bytes, "a number from %.15g to %.15g", row->min, row->max);
 }
 
+/* Options that do nothing beside others: whoever gives them wants something else. NULL: there are none. */
+static const char *without_effect(const struct hkt_train_config *c)
+{
+    const struct {
+        bool is_idle;
+        const char *text;
+    } idle[] = {
+        { c->layout.shard > 0 && c->layout.zero == 0, "--shard without --zero 1, 2 or 3: nothing is shared out" },
+        { c->keep_gathered && c->layout.zero < 3, "--keep-gathered without --zero 3: parameters are always there" },
+        { c->shape.experts == 0 && (c->capacity_factor > 0 || c->shape.top_k > 1), "--capacity and --top-k are of experts; --experts N" },
+        { c->optimizer == HKT_TRAIN_ADAMW && c->momentum > 0, "--momentum is of --optimizer sgd; adamw has --beta1" },
+    };
+
+    for (size_t i = 0; i < sizeof idle / sizeof idle[0]; i++)
+        if (idle[i].is_idle)
+            return idle[i].text;
+    return NULL;
+}
+
 /* -1: go on. Sequences of a micro-batch from their number; what Llama has other than GPT-2. */
 static int finish(struct train_options *o, const struct late *late, bool speaks)
 {
@@ -308,6 +327,13 @@ static int finish(struct train_options *o, const struct late *late, bool speaks)
     if (o->nstages > 0 && o->nstages != stages) {
         if (speaks)
             hkt_tool_usage("train", "--stages names %d, but there are %d", o->nstages, stages);
+        return TOOL_USAGE;
+    }
+    const char *idle = without_effect(&o->config);
+
+    if (idle != NULL) {
+        if (speaks)
+            hkt_tool_usage("train", "%s", idle);
         return TOOL_USAGE;
     }
     o->config.stage_layers = o->nstages > 0 ? o->stages : NULL;

@@ -28,6 +28,19 @@ enum hkt_status hkt__agree(struct hkt_comm *comm, enum hkt_status mine, const ch
                               hkt_status_text((enum hkt_status)worst[0]));
 }
 
+/* Weights in a form that is not read: the file's path. */
+static bool is_other_form(const char *dir, char *path, size_t bytes)
+{
+    static const char *const names[] = { "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json" };
+
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        snprintf(path, bytes, "%s/%s", dir, names[i]);
+        if (access(path, F_OK) == 0)
+            return true;
+    }
+    return false;
+}
+
 enum hkt_status hkt__checkpoint_find(const char *dir, char *out_path, size_t bytes)
 {
     char path[HKT__ST_PATH_MAX], name[128] = "";
@@ -44,6 +57,9 @@ enum hkt_status hkt__checkpoint_find(const char *dir, char *out_path, size_t byt
 
     if (fd >= 0)
         close(fd);
+    if (got <= 0 && is_other_form(dir, path, sizeof path))
+        return hkt__parallel_fail(HKT_ERR_UNSUPPORTED, "%s: what can be read is one model.safetensors; save the model as that (transformers: "
+                                  "save_pretrained with a max_shard_size above its size)", path);
     if (got <= 0)
         return hkt__parallel_fail(fd < 0 ? HKT_ERR_SYSTEM : HKT_ERR_INVALID,
                                   "%s holds no checkpoint: neither model.safetensors nor a readable \"latest\" (%s)", dir,

@@ -95,7 +95,11 @@ def generates(folder):
         texts.add(result.stdout)
     require(len(texts) == 1, 'the same text on any number of ranks')
     result = run(0, 'generate', '--from', os.path.join(folder, 'model'), '--tokens', '100')
-    require(result.returncode == 1 and 'all 64 positions are used' in result.stderr, 'more than it has positions for', result)
+    require(result.returncode == 1 and 'after the prompt of 4 and 60 more all 64 positions are used' in result.stderr and
+            result.stdout == '', 'more than it has positions for', result)
+    result = run(2, 'generate', '--temperature', 'hot', '--from', 'x')
+    require(result.returncode == 2 and result.stderr.count('--temperature does not take "hot"; it takes a number from 0') == 1,
+            'generate says what an option takes, once', result)
     result = run(0, 'generate', '--from', os.path.join(folder, 'nothing'))
     require(result.returncode == 1 and 'holds no checkpoint' in result.stderr, 'no checkpoint', result)
 
@@ -180,6 +184,8 @@ def learns_pieces(folder):
                         ('bpe:many', 'after bpe: stands a number'), ('/nonexistent', '/nonexistent/vocab.json cannot be read')):
         result = run(0, *args, '--tokens', tokens, '--steps', '5', '--resume', where)
         require(result.returncode != 0 and why in result.stderr, f'--tokens {tokens}: "{why}"', result)
+    result = run(0, *args, '--tokens', 'bpe:300', '--resume', where, '--steps', '4')
+    require(result.returncode == 1 and 'is of step 4, and --steps 4 is where to end' in result.stderr, 'nothing is left to do', result)
     texts = {run(ranks, 'generate', '--from', where, '--temperature', '0', '--prompt', 'GNU é', '--tokens', '5').stdout
              for ranks in (0, 2)}
     require(len(texts) == 1 and texts.pop().startswith('GNU é'), 'a text of pieces, on one rank and on two')
@@ -198,6 +204,11 @@ def refuses():
             (0, ['--zero', '4'], 2, '--zero does not take "4"'),
             (0, ['--lr', 'much'], 2, '--lr does not take "much"'),
             (0, ['--schedule', 'forward'], 2, '--schedule does not take'),
+            (0, ['--bucket', '0'], 2, 'it takes bytes, as 65536, 64K or 4M'),
+            (0, ['--prefetch', '17'], 2, 'it takes a number from 0 to 16'),
+            (0, ['--shard', '1'], 2, '--shard without --zero 1, 2 or 3'),
+            (0, ['--top-k', '2'], 2, '--experts N'),
+            (2, ['--dp', '2', '--svg', '/nonexistent/x.svg'], 1, '/nonexistent/x.svg cannot be written: No such file'),
             (0, ['--layers'], 2, '--layers needs a value'),
             (0, ['--lairs', '3'], 2, 'there is no option --lairs'),
             (0, ['more'], 2, 'one argument too many'),
