@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Faults put on purpose into the sources of the model and its training, one at a time, and whether tests notice. Each is compiled apart and
 linked in the place of the right one, so nothing in the product knows of it. Usage: mutants.py BUILD_DIR [WORD...]: only those whose
-text has one of the words. Ends with the number of faults that nobody noticed."""
+text has one of the words. Ends with the number of faults that nobody noticed. mutants.py --apply: only whether each fault still has
+its place in the sources."""
 import json
 import os
 import shlex
@@ -11,6 +12,7 @@ import tempfile
 
 MODEL = ['gpt', 'gpt_bits', 'gpt_ranks', 'oracle']
 TRAINING = ['train', 'engine']
+MEMORY = ['step_bytes']
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 # what is wrong, file, text, its replacement
@@ -99,6 +101,14 @@ MUTANTS = [
      'e->flat[run.flat].flat->nbuckets - 1);'),
     ('gradients of experts come from other slots', 'moe_exchange.c', 'is_back ? plan->recv_displs : plan->send_displs',
      'is_back ? plan->recv_displs : plan->recv_displs'),
+    ('memory: what stood between attention and MLP stays until W', 'block_layer.c',
+     'hkt__block_drop(block, &dmiddle);\n    hkt__block_drop(block, &saved->middle);', 'hkt__block_drop(block, &dmiddle);'),
+    ('memory: results of experts stay during backward', 'moe_layer.c',
+     'hkt__block_drop(block, &saved->results);\n    kept->arrived_grad', 'kept->arrived_grad'),
+    ('memory: a unit more is gathered ahead', 'engine_comm.c', 'ahead < e->opts.prefetch', 'ahead <= e->opts.prefetch'),
+    ('memory: three reductions are behind', 'engine_comm.c', 'e->nreducing > 1 ||', 'e->nreducing > 2 ||'),
+    ('memory: a message stays when it has left', 'pipe_run.c', '            drop(r, buffer_of(r, OUT, is_grad_message(op), op));',
+     '            continue;'),
 ]
 
 def mutate(text, old, new):
@@ -110,7 +120,7 @@ def mutate(text, old, new):
 def links(build):
     """The link command of each test."""
     found = {}
-    for name in MODEL + TRAINING:
+    for name in MODEL + TRAINING + MEMORY:
         lines = subprocess.run(['ninja', '-C', build, '-t', 'commands', f'tests/parallel/test_{name}'],
                                capture_output=True, text=True, check=True).stdout.splitlines()
         found[name] = lines[-1]
@@ -145,6 +155,8 @@ def compile_mutant(entry, build, folder, mutant):
 
 
 def tests_of(mutant):
+    if mutant[0].startswith('memory'):
+        return MEMORY
     is_training = mutant[1] in ('ownership.c', 'train_step.c', 'engine_step.c') or 'after it was reduced' in mutant[0]
     return TRAINING if is_training else MODEL
 
@@ -160,7 +172,17 @@ def noticed_by(tests, link, made, folder, build):
     return None
 
 
+def apply_all():
+    """The faults of a list that no longer fits the sources would be noticed by nobody."""
+    for _, name, old, new in MUTANTS:
+        with open(os.path.join(ROOT, 'src', 'parallel', name)) as file:
+            mutate(file.read(), old, new)
+    print(f'mutants: {len(MUTANTS)} can be put into the sources')
+
+
 def main():
+    if sys.argv[1] == '--apply':
+        return apply_all()
     build = os.path.abspath(sys.argv[1])
     words = sys.argv[2:] or ['']
     chosen = [m for m in MUTANTS if any(word in m[0] for word in words)]
