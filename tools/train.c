@@ -39,6 +39,18 @@ static void print_groups(const struct run *run)
     hkt_mesh_destroy(mesh);
 }
 
+/* What sharding costs with several micro-batches: it is supported, and dear. */
+static void print_cost(const struct hkt_train_config *c)
+{
+    const long long micros = c->layout.global_batch / c->layout.dp / c->layout.micro_batch;
+
+    if (c->layout.zero == 3 && c->layout.dp > 1 && micros > 1)
+        printf("zero 3 gathers each layer %lld times a step%s, with %lld micro-batches\n", micros * (c->keep_gathered ? 1 : 2),
+               c->keep_gathered ? "" : " (--keep-gathered: half as often)", micros);
+    if (c->reduce_every && c->layout.dp > 1 && micros > 1)
+        printf("--reduce-every reduces gradients %lld times a step, not once\n", micros);
+}
+
 static void print_head(const struct run *run)
 {
     const struct hkt_layout *l = &run->options.config.layout;
@@ -53,6 +65,7 @@ static void print_head(const struct run *run)
                (long long)hkt_tokenizer_vocab(tokenizer), (double)bytes / (double)tokens);
     printf("%lld sequences of %lld tokens a step, in micro-batches of %lld\n", (long long)l->global_batch, (long long)l->seq,
            (long long)l->micro_batch);
+    print_cost(&run->options.config);
     if (run->options.shows_groups)
         print_groups(run);
     printf("%8s %9s %9s %10s %9s %8s\n", "step", "loss", "norm", "tokens/s", "memory", "waiting");

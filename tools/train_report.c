@@ -48,12 +48,16 @@ static struct plot measure(const struct train_point *points, long count)
 
 static void draw_axes(FILE *file, const struct plot *plot)
 {
+    double step = 0.5;
+
+    while ((plot->high - plot->low) / step > 16) /* of a run that went astray */
+        step *= 2;
     fprintf(file,
             "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%d\" viewBox=\"0 0 %d %d\" "
             "font-family=\"sans-serif\" font-size=\"12\">\n<rect width=\"100%%\" height=\"100%%\" fill=\"white\"/>\n"
             "<text x=\"%d\" y=\"18\">loss, nats per token</text>\n<text x=\"%d\" y=\"%d\" text-anchor=\"middle\">step</text>\n",
             WIDTH, HEIGHT, WIDTH, HEIGHT, LEFT, WIDTH / 2, HEIGHT - 10);
-    for (double y = plot->low; y <= plot->high + 1e-9; y += 0.5)
+    for (double y = plot->low; y <= plot->high + 1e-9; y += step)
         fprintf(file, "<line x1=\"%d\" x2=\"%d\" y1=\"%.1f\" y2=\"%.1f\" stroke=\"#ddd\"/><text x=\"%d\" y=\"%.1f\" "
                 "text-anchor=\"end\">%.1f</text>\n", LEFT, WIDTH - RIGHT, place_y(plot, y), place_y(plot, y), LEFT - 6,
                 place_y(plot, y) + 4, y);
