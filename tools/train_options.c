@@ -50,6 +50,7 @@ static const char help_rest[] =
     "      --no-overlap            communicate after backward, not during it\n"
     "      --threads N             of a rank's matrix products (its share of the cores)\n"
     "      --fast-sums             any order of summation: less time for small vectors, other bits in other layouts\n"
+    "      --check                 after each step compare what several ranks hold, to the bit: finds faulty memory and links\n"
     "output\n"
     "      --every N               a line each N steps (10);  --eval-every N, --eval-batches N: held-out loss (0: at the end; 4)\n"
     "      --save DIR              checkpoints, each --save-every N steps (0: at the end);  --save-sync: wait for each\n"
@@ -120,6 +121,7 @@ static const struct row rows[] = {
     { "prefetch", INT, AT(config.prefetch), 0, 16 },
     { "keep-gathered", FLAG, AT(config.keep_gathered), 0, 0 },
     { "reduce-every", FLAG, AT(config.reduce_every), 0, 0 },
+    { "check", FLAG, AT(config.check), 0, 0 },
     { "every", LONG, AT(every), 1, 1e12 },
     { "eval-every", LONG, AT(eval_every), 0, 1e12 },
     { "eval-batches", LONG, AT(eval_batches), 0, 1e6 },

@@ -54,6 +54,7 @@ struct hkt_train_config {
     int overlap;              /* 1: gradients travel during backward, and messages between stages during compute */
     int keep_gathered;        /* stage 3: 1: parameters stay from forward to backward */
     int reduce_every;         /* stages 2, 3: 1: gradients are reduced after every micro-batch */
+    int check;                /* 1: after each step, parameters that several ranks hold are compared, to the bit (stages 0 to 2) */
 };
 
 HKT_API struct hkt_train_config hkt_train_defaults(void);
@@ -82,6 +83,7 @@ struct hkt_train_report {
     double comm_seconds;    /* of them, stood still for communication of any kind: what is not hidden behind computing */
     uint64_t memory_bytes;  /* most that this rank held at once since the last report */
 };
+/** Errors   those of collectives; CORRUPT, with config.check: names ranks that should hold the same and do not. No step can follow */
 HKT_API HKT_NODISCARD enum hkt_status hkt_trainer_step(struct hkt_trainer *trainer, struct hkt_train_report *out_report);
 
 /** Mean loss on held-out text: the same `batches` global batches at each call.

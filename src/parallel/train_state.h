@@ -49,6 +49,9 @@ HKT_NODISCARD enum hkt_status hkt__train_tokens_check(const struct hkt_trainer *
 /** The hooks by which the model reaches the engine. arg is the trainer. */
 extern const struct hkt__gpt_hooks hkt__train_hooks;
 
+/** With config.check: tensors that several ranks hold have the same bits. Collective.
+ *  Errors   CORRUPT names the tensor and the ranks; NOMEM; those of collectives */
+HKT_NODISCARD enum hkt_status hkt__train_check(struct hkt_trainer *trainer);
 /** Keep what was counted since `before` as that of the last step. */
 void hkt__train_note_traffic(struct hkt_trainer *trainer, const struct hkt__traffic *before);
 /** The units of the flat buffers: t->units. NOMEM */

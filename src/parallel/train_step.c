@@ -157,8 +157,10 @@ enum hkt_status hkt_trainer_step(struct hkt_trainer *t, struct hkt_train_report 
     hkt__timeline_settle(&t->timeline);
     note_memory(t, &report);
     hkt__train_note_traffic(t, &before);
-    *out_report = report;
-    return HKT_OK;
+    rc = hkt__train_check(t);
+    if (rc == HKT_OK)
+        *out_report = report;
+    return rc;
 }
 
 enum hkt_status hkt_trainer_evaluate(struct hkt_trainer *t, int batches, double *out_loss)
