@@ -324,9 +324,11 @@ static int run_tuples(int stride, int first)
 static void tuples_of_few_ranks(void **state)
 {
     const char *all = getenv("HOCKET_TEST_ALL");
-    const int rounds = all != NULL && atoi(all) > 0 ? atoi(all) : 0;
+    char *end = NULL;
+    const long rounds = all != NULL ? strtol(all, &end, 10) : 0;
 
     (void)state;
+    assert_true(end == NULL || (end != all && *end == '\0' && rounds > 0));
     for (int i = 0; i < rounds; i++)
         assert_true(run_tuples(1, 11 * i) > 300); /* no period of a choice divides by 11 */
     if (rounds == 0)
