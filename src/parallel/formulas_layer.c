@@ -15,12 +15,13 @@ static int64_t or_one(int64_t value)
     return value > 0 ? value : 1;
 }
 
-/* Of each token top_k pairs, of which every expert, and so every rank, has the same number. */
-static struct hkt_step_routing even_routing(const struct hkt_shape *shape, double rows)
+/* Of each token top_k pairs, of which every expert, and so every rank, has the same number; an expert has those of all ranks that
+ * share experts. */
+static struct hkt_step_routing even_routing(const struct hkt_step_opts *o, double rows)
 {
-    const double pairs = rows * (double)or_one(shape->top_k);
+    const double pairs = rows * (double)or_one(o->shape.top_k), all = pairs * (double)or_one(o->layout.ep);
 
-    return (struct hkt_step_routing){ pairs, pairs, shape->experts > 0 ? ceil(pairs / shape->experts) : 0 };
+    return (struct hkt_step_routing){ pairs, pairs, o->shape.experts > 0 ? ceil(all / o->shape.experts) : 0 };
 }
 
 static void size_mlp(const struct hkt_step_opts *o, double rows, struct hkt__sizes *z)
@@ -40,7 +41,7 @@ static void size_mlp(const struct hkt_step_opts *o, double rows, struct hkt__siz
     /* Logits and probabilities; of each choice the expert and its weight. */
     z->routes = rows * (2 * experts * o->real_bytes + (double)or_one(s->top_k) * (double)(sizeof(int32_t) + sizeof(double)));
     z->dlogits = rows * experts * o->element_bytes;
-    z->even = even_routing(s, rows);
+    z->even = even_routing(o, rows);
 }
 
 enum hkt_status hkt__sizes_of(const struct hkt_step_opts *o, struct hkt__sizes *out_sizes)

@@ -95,15 +95,21 @@ static struct hkt_step_memory held(const struct hkt_trainer *t)
                                      .activation = (double)b[HKT__MEMORY_ACTIVATION], .comm = (double)b[HKT__MEMORY_COMM] };
 }
 
-enum hkt_status hkt_trainer_step_memory(const struct hkt_trainer *t, struct hkt_step_memory *out_counted,
-                                        struct hkt_step_memory *out_predicted)
+struct hkt_step_memory_opts hkt__train_memory_opts(const struct hkt_trainer *t)
 {
     const struct hkt_train_config *c = &t->config;
-    const struct hkt_step_memory_opts opts = {
+
+    return (struct hkt_step_memory_opts){
         .step = hkt__train_step_opts(t), .pipe = t->pipe, .stage_first = hkt__gpt_stage_first(t->gpt), .units = t->units,
         .routing = t->routing, .moments = c->optimizer == HKT_TRAIN_ADAMW ? 2 : c->momentum != 0, .prefetch = c->prefetch,
         .overlap = c->overlap,
     };
+}
+
+enum hkt_status hkt_trainer_step_memory(const struct hkt_trainer *t, struct hkt_step_memory *out_counted,
+                                        struct hkt_step_memory *out_predicted)
+{
+    const struct hkt_step_memory_opts opts = hkt__train_memory_opts(t);
 
     *out_counted = held(t);
     return hkt_count_memory(&opts, out_predicted);

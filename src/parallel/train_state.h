@@ -58,6 +58,7 @@ void hkt__train_note_traffic(struct hkt_trainer *trainer, const struct hkt__traf
 HKT_NODISCARD enum hkt_status hkt__train_list_units(struct hkt_trainer *trainer);
 /** The last step, as the formulas need it. */
 struct hkt_step_opts hkt__train_step_opts(const struct hkt_trainer *trainer);
+struct hkt_step_memory_opts hkt__train_memory_opts(const struct hkt_trainer *trainer);
 
 /* The shape of a model as texts of a checkpoint. */
 #define HKT__SHAPE_FIELDS_MAX 24

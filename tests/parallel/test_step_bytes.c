@@ -16,6 +16,7 @@
 #include <cmocka.h>
 
 #include "hocket/parallel.h"
+#include "parallel/alloc.h"
 #include "parallel/train_state.h"
 #include "ranks.h"
 
@@ -186,6 +187,14 @@ static void check_memory(struct ranks_rank *rank, const struct hkt_trainer *t)
     for (int i = 0; i < 5; i++)
         ranks_require(rank, rows[i].got == rows[i].want || (i == 4 && may_leave_early && rows[i].got < rows[i].want),
                       "%s, rank %d: %.0f bytes of %s, the formula says %.0f", m->name, rank->rank, rows[i].got, rows[i].name, rows[i].want);
+    if (m->experts == 2) { /* of which each token goes to two: as even as can be, so it need not be told */
+        struct hkt_step_memory_opts even = hkt__train_memory_opts(t);
+
+        even.routing = NULL;
+        require_ok(rank, hkt_count_memory(&even, &got), "an even routing");
+        ranks_require(rank, got.activation == want.activation, "%s: %.0f bytes of activations, an even routing takes %.0f", m->name,
+                      want.activation, got.activation);
+    }
     ranks_require(rank, hkt_trainer_memory(t, m->dtype == HKT_BF16 ? "grad" : "main_grad") == 0, "%s: gradients are of one class", m->name);
 }
 
@@ -361,6 +370,55 @@ static void experts_and_refusals(void **state)
     assert_true(bytes.pp.send == 77);
 }
 
+/* One layer on one rank, by hand: forward leaves 5 rows of hidden beside its inner ones; the most is held in backward. */
+static void memory_of_one_layer(void **state)
+{
+    static const int stages[] = { 0, 1 };
+    const struct hkt_pipe_opts one_stage = { .kind = HKT_PIPE_GPIPE, .stages = 1, .micros = 2 };
+    struct hkt_pipe *pipe = NULL;
+    struct hkt_step_memory_opts o = {
+        .step = { .shape = { .layers = 1, .heads = 2, .hidden = 8, .ffn = 32, .vocab = 8 },
+                  .layout = { .nranks = 1, .dp = 1, .global_batch = 2, .micro_batch = 1, .seq = 4, .schedule = HKT_PIPE_GPIPE },
+                  .rms_norm = 1, .element_bytes = 4, .real_bytes = 4, .dense = { 1000, 64 }, .layers = 1 },
+        .stage_first = stages, .moments = 2,
+    };
+    struct hkt_step_memory m = { .comm = -1 };
+    const double row = 4 * 8 * 4, one = 4 * 4; /* [rows][hidden], [rows] */
+
+    (void)state;
+    assert_int_equal(hkt_pipe_create(&one_stage, &pipe), HKT_OK);
+    o.pipe = pipe;
+    for (int64_t k = 1;; k++) { /* every allocation fails once */
+        hkt__parallel_alloc_fail_at(k);
+        const enum hkt_status rc = hkt_count_memory(&o, &m);
+
+        hkt__parallel_alloc_fail_at(0);
+        if (rc == HKT_OK)
+            break;
+        assert_true(rc == HKT_ERR_NOMEM && m.comm == -1 && k < 20);
+    }
+    assert_true(m.param == 4000 && m.grad == 4000 && m.optimizer == 8000 && m.comm == 0);
+    /* A micro-batch keeps x, the input of attention, q, k, v, its result, what follows, the MLP's input, 4 rows before and after
+     * the activation; then the last x, its norm and logits of the width of a row; statistics, and a number for each head. */
+    const double stays = row * (1 + 1 + 3 + 1 + 1 + 1 + 4 + 4) + row * 3 + one * (2 + 2 + 1);
+
+    assert_true(hkt_count_kept(&o.step) == stays);
+    /* The head's backward is over: input, norm and logits are gone, their gradient is there; so is that of the layer's input. The
+     * MLP's: of its output, of its input, of what is between (4 rows). */
+    const double in_mlp = stays - row * 3 - one + 2 * row + 2 * row + 4 * row;
+    /* Attention's, when the MLP's are done (statistics of a norm are gone): gradients of the MLP's output and of the middle, those
+     * of attention's output, result, q, k and v. */
+    const double in_attention = stays - row * 3 - 2 * one + 2 * row + row + row + row + row + 3 * row;
+
+    assert_true(m.activation == stays + fmax(in_mlp, in_attention));
+    o.step.layout.zero = 2;
+    assert_int_equal(hkt_count_memory(&o, &m), HKT_ERR_INVALID);
+    assert_non_null(strstr(hkt_parallel_last_error(), "so their sizes are wanted"));
+    o.step.layout.nranks = o.step.layout.pp = 2;
+    assert_int_equal(hkt_count_memory(&o, &m), HKT_ERR_INVALID);
+    hkt_pipe_destroy(pipe);
+}
+
 static int make_text(void **state)
 {
     FILE *file;
@@ -387,6 +445,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(counted_is_predicted),
         cmocka_unit_test(kept_activations),
+        cmocka_unit_test(memory_of_one_layer),
         cmocka_unit_test(stages_in_the_paper),
         cmocka_unit_test(layers_of_megatron),
         cmocka_unit_test(experts_and_refusals),
