@@ -76,7 +76,7 @@ struct hkt__books {
 
 enum { HKT__BOOKS_PARAM = 1, HKT__BOOKS_GRAD = 2, HKT__BOOKS_BACKWARD = 4 };
 
-/** Errors   NOMEM */
+/** Errors   NOMEM: then, too, fini is to be called */
 HKT_NODISCARD enum hkt_status hkt__books_init(struct hkt__books *books, const struct hkt_step_memory_opts *opts);
 void hkt__books_fini(struct hkt__books *books);
 /** As the engine's begin, end and final. */

@@ -25,10 +25,8 @@ enum hkt_status hkt__books_init(struct hkt__books *b, const struct hkt_step_memo
     b->unit[0] = hkt__parallel_calloc(HKT__BOOKS_KINDS * n, sizeof *b->unit[0]);
     b->uses = hkt__parallel_calloc(n, sizeof *b->uses);
     b->reducing = hkt__parallel_calloc(HKT__BOOKS_KINDS * n, sizeof *b->reducing);
-    if (b->unit[0] == NULL || b->uses == NULL || b->reducing == NULL) {
-        hkt__books_fini(b);
+    if (b->unit[0] == NULL || b->uses == NULL || b->reducing == NULL)
         return hkt__parallel_fail(HKT_ERR_NOMEM, "no memory for the books of %zu units", n);
-    }
     b->unit[1] = b->unit[0] + n;
     return HKT_OK;
 }
