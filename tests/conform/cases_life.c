@@ -78,9 +78,10 @@ void case_many_domains(struct rig_rank *rank, const void *arg)
             early_files = open_files();
         }
     }
-    /* A leak of one window a domain would be 256 KiB * 3/4 count; a quarter of that is generous. Sanitizers keep freed
-     * memory for a while, and shadows of it: there the heap's own leak check, and test_transport, must do. */
-    if (!rig_is_sanitized() && resident_kib() - early_kib > (long)count * 256 * 3 / 16)
+    /* A leak of one window a domain would be 256 KiB * 3/4 count; half of that is generous, where it is more than libraries
+     * below us take for their pools (UCX: 9 MiB seen). Sanitizers keep freed memory for a while, and shadows of it: there
+     * the heap's own leak check, and test_transport, must do. */
+    if (!rig_is_sanitized() && count >= 200 && resident_kib() - early_kib > (long)count * 256 * 3 / 8)
         rig_fail(__FILE__, __LINE__, "memory grows with the number of domains: %ld KiB, then %ld KiB", early_kib,
                  resident_kib());
     RIG_CHECK(open_files() <= early_files + 8); /* other threads may be looking, too; a leak would be one a domain */
@@ -118,13 +119,21 @@ static void nap_ms(long ms)
     nanosleep(&(struct timespec){ .tv_nsec = ms * 1000000 }, NULL);
 }
 
-/* A sleeper is woken by a frame, and by credit. Each round would otherwise last as long as the sleep; a rare miss is
- * within the contract, hence the many rounds and the case's deadline. */
+/* Sleep for a second at most; true: it was not cut short. */
+static bool park_is_long(struct rig_dom *dom)
+{
+    const int64_t begin_ms = rig_now_ms();
+
+    dom->dom->ops->park(dom->dom, 1000000000);
+    return rig_now_ms() - begin_ms >= 1000;
+}
+
+/* A sleeper is woken by a frame, and by credit. Each sleep would otherwise last to its end; a rare miss is within the
+ * contract. */
 void case_park_wakes(struct rig_rank *rank, const void *arg)
 {
     const uint64_t rounds = 60 / (uint64_t)rig_thinning(), large = 40 / (uint64_t)rig_thinning();
-    const int64_t sleep_ns = 1000000000;
-    const int64_t start_ms = rig_now_ms();
+    uint64_t nlong = 0;
     struct rig_dom dom;
 
     (void)arg;
@@ -136,7 +145,7 @@ void case_park_wakes(struct rig_rank *rank, const void *arg)
 
         if (is_sleeper) {
             while (!transfer_receive(&in))
-                dom.dom->ops->park(dom.dom, sleep_ns);
+                nlong += park_is_long(&dom);
         } else {
             nap_ms(2); /* long enough, as a rule, for the other to have fallen asleep */
             transfer_finish(&dom, &out, NULL);
@@ -149,7 +158,7 @@ void case_park_wakes(struct rig_rank *rank, const void *arg)
 
             while (!out.is_done)
                 if (!transfer_send(&out))
-                    dom.dom->ops->park(dom.dom, sleep_ns);
+                    nlong += park_is_long(&dom);
         }
     } else {
         for (uint64_t number = 0; number < large; number++) {
@@ -159,11 +168,11 @@ void case_park_wakes(struct rig_rank *rank, const void *arg)
                 nap_ms(2);
             while (!in.is_done)
                 if (!transfer_receive(&in))
-                    dom.dom->ops->park(dom.dom, sleep_ns);
+                    nlong += park_is_long(&dom);
         }
     }
     rig_barrier(rank);
-    RIG_CHECK(rig_now_ms() - start_ms < (int64_t)rounds * sleep_ns / 1000000 / 2); /* most sleeps were cut short */
+    RIG_CHECK(nlong < rounds / 4); /* of at least rounds / 2 */
     rig_dom_close(&dom);
 }
 
@@ -199,36 +208,45 @@ void case_wake(struct rig_rank *rank, const void *arg)
     rig_dom_close(&dom);
 }
 
-/* The last rank is killed while it and rank 0 stream to each other. The survivor may get PEER_LOST or nothing more; it
- * neither crashes nor reads nonsense, and can close. The others only look on. */
+/* The last rank is killed while it and rank 0 stream to each other: at its 50th message. The survivor may get PEER_LOST or,
+ * for as long as it waits, nothing more; it neither crashes nor reads nonsense, and can close. The others only look on. */
 void case_peer_dies(struct rig_rank *rank, const void *arg)
 {
+    enum { MESSAGES = 50, AHEAD = 20, QUIET_MS = 300 };
     const int victim = rank->nranks - 1, peer = rank->rank == victim ? 0 : victim;
-    const int64_t end_ms = rig_now_ms() + (rank->rank == 0 || rank->rank == victim ? 300 : 0);
+    const bool is_looking_on = rank->rank != 0 && rank->rank != victim;
     struct rig_dom dom;
     uint64_t sent = 0, received = 0;
 
     (void)arg;
     rig_dom_open(rank, 1, 4096, &dom);
+    int64_t moved_ms = rig_now_ms();
     struct transfer out = { .chan = dom.tx[peer][0], .bytes = 5000, .may_fail = true };
     struct transfer in = { .chan = dom.rx[peer][0], .bytes = 5000, .may_fail = true };
 
-    while (rig_now_ms() < end_ms && out.status == HKT_OK && in.status == HKT_OK) {
-        bool is_moving = transfer_send(&out);
+    while (!is_looking_on && out.status == HKT_OK && in.status == HKT_OK) {
+        /* Rank 0 sends as much as it gets, or the other could be gone before rank 0 looks. */
+        bool is_moving = (rank->rank != 0 || sent < received + AHEAD) && transfer_send(&out);
 
         is_moving |= transfer_receive(&in);
         if (out.is_done)
             out = (struct transfer){ .chan = out.chan, .number = ++sent, .bytes = 5000, .may_fail = true };
         if (in.is_done)
             in = (struct transfer){ .chan = in.chan, .number = ++received, .bytes = 5000, .may_fail = true };
-        if (!is_moving)
+        if (is_moving)
+            moved_ms = rig_now_ms();
+        else
             dom.dom->ops->park(dom.dom, 1000000);
-        if (rank->rank == victim && received >= 50)
+        if (rank->rank == victim && received >= MESSAGES)
             raise(SIGKILL);
+        if (rank->rank == 0 && sent >= MESSAGES && received > 0 && rig_now_ms() - moved_ms > QUIET_MS)
+            break;
     }
+    if (rank->rank == victim)
+        raise(SIGKILL); /* rank 0 took it for dead */
     RIG_CHECK(out.status == HKT_OK || out.status == HKT_ERR_PEER_LOST);
     RIG_CHECK(in.status == HKT_OK || in.status == HKT_ERR_PEER_LOST);
-    RIG_CHECK(rank->rank != 0 || received >= 1);
+    RIG_CHECK(is_looking_on || received >= 1);
     rig_dom_close(&dom);
     transfer_drop(&in);
 }

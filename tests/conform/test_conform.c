@@ -89,7 +89,7 @@ static const char *reason_to_skip(const struct row *row, const struct choice *ch
 static int run_row(const struct row *row, const struct choice *choice)
 {
     const struct rig_opts opts = { .transport = choice->transport, .faults = row->faults, .nranks = row->nranks,
-                                   .is_threads = choice->is_threads, .deadline_ms = rig_is_sanitized() ? 180000 : 60000,
+                                   .is_threads = choice->is_threads, .deadline_ms = 180000,
                                    .is_rank0_faulty = row->is_rank0_faulty,
                                    .victim = row->victim - 1, .slots = row->slots, .slot_bytes = row->slot_bytes };
 

@@ -223,8 +223,8 @@ static void walk(const char *transport)
     int64_t k = 1;
 
     setenv("HOCKET_TRANSPORT", transport, 1);
-    setenv("HOCKET_INIT_TIMEOUT", "1s", 1);
-    setenv("HOCKET_TIMEOUT", "10s", 1);
+    setenv("HOCKET_INIT_TIMEOUT", "20s", 1);
+    setenv("HOCKET_TIMEOUT", "60s", 1);
     hkt__settings_reset();
     assert_true(live_once(0));
     const int fds = ranks_count_fds();

@@ -63,7 +63,7 @@ struct family {
 
 static void family_start(struct family *family, int exiting, int forking)
 {
-    struct hkt__boot_id id = boot_id_at("127.0.0.1");
+    struct hkt__boot_id id = boot_id_at_free_port();
     int report[2], life[2];
 
     assert_int_equal(pipe(report), 0);

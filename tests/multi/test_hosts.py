@@ -148,12 +148,15 @@ class Order(Case):
             self.assertEqual(self.perf(yard, 1 << 20)[1], 'hierarchical')
             if SMALL: # under the sanitizers the cores are slower than the link
                 return
-            # Of the link of each host it uses n bytes, a ring 1.5 n: as long as the machine has time for anything at all.
-            for attempt in range(5):
-                free, flat = self.perf(yard, 1 << 20)[0], self.perf(yard, 1 << 20, 'ring')[0]
-                if free < 0.9 * flat:
+            # Of the link of each host it uses n bytes, a ring 1.5 n. Where not even the ring comes near the link's speed, cores
+            # are taken, and nothing can be said.
+            free, flat, link = [], [], 1.5 * (1 << 20) * 8 / 1000
+            for _ in range(5):
+                free.append(self.perf(yard, 1 << 20)[0])
+                flat.append(self.perf(yard, 1 << 20, 'ring')[0])
+                if min(free) < 0.9 * min(flat):
                     return
-            self.fail(f'hierarchical took {free} us, a ring {flat}')
+            self.assertGreater(min(flat), 1.5 * link, f'hierarchical took {min(free)} us, a ring {min(flat)}')
 
     def test_tune(self):
         """What is measured between hosts is written, and used by jobs like that one."""

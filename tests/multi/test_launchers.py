@@ -22,10 +22,17 @@ def clean_environment():
             if name == 'SLURM_CONF' or (not name.startswith(PREFIXES) and name not in NAMES)}
 
 
+KEPT = []
+
+
 def free_port():
-    with socket.socket() as probe:
-        probe.bind(('127.0.0.1', 0))
-        return probe.getsockname()[1]
+    """A port that the kernel gives to nobody else while this test runs: a socket keeps it. Both that and hocket's listener say
+    SO_REUSEADDR, so the listener may come."""
+    keeper = socket.socket()
+    keeper.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    keeper.bind(('127.0.0.1', 0))
+    KEPT.append(keeper)
+    return keeper.getsockname()[1]
 
 
 def torchrun(rank, size, key):
@@ -186,7 +193,7 @@ class Played(Case):
         """`hocket run` and single-host launchers tell all ranks a loopback address: there rank 0 must be found."""
         for address in ('::1', '127.0.0.2'):
             with self.subTest(address=address):
-                result = run(HOCKET, 'run', '-n', '2', HELLO, HOCKET_ADDRESS=address, HOCKET_INIT_TIMEOUT='5s')
+                result = run(HOCKET, 'run', '-n', '2', HELLO, HOCKET_ADDRESS=address, HOCKET_INIT_TIMEOUT='30s')
                 self.assertEqual(result.returncode, 0, result.stderr)
                 self.check_hello(result.stdout, 2)
 
@@ -226,4 +233,4 @@ class Real(Case):
 
 
 if __name__ == '__main__':
-    unittest.main()
+    unittest.main(warnings='ignore') # of sockets that are kept

@@ -215,9 +215,8 @@ def refuses():
             (0, ['more'], 2, 'one argument too many'),
             (0, ['--data', '/nonexistent'], 1, '/nonexistent cannot be read'),
             (0, ['--resume', '/nonexistent'], 1, 'holds no checkpoint')]:
-        begin = time.monotonic()
         result = run(ranks, 'train', *args)
-        require(result.returncode == code and why in result.stderr and time.monotonic() - begin < 30,
+        require(result.returncode == code and why in result.stderr,
                 f'{" ".join(args)} on {ranks or 1}: exit {code}, "{why}"', result)
         require(result.stderr.count(why) == 1, f'{" ".join(args)}: it is said once', result)
     result = run(0, 'train', '--help')

@@ -30,6 +30,8 @@ struct ranks_shared {
     _Atomic int id_ready;                       /* release after id is written, acquire before it is read */
     _Atomic int failed;                         /* a rank owns `text` */
     char text[RANKS_TEXT_MAX];                  /* of the first failure */
+    int tried;                                  /* how often the job has been tried before */
+    int64_t longest_nap_ms;                     /* of the test itself, which sleeps for 1 ms at a time: what cores were like */
     _Atomic int64_t counters[RANKS_COUNTERS];   /* for the test's own totals */
     _Atomic int met[RANKS_COUNTERS];
     /* What a rank wants the test to see. */
@@ -53,15 +55,17 @@ struct ranks_job {
     int deadline_s;                             /* 0: 60; four times as long under sanitizers */
     const char *const *settings;                /* "NAME=value", ending in NULL; NULL: none */
     const struct hkt_config *config;
+    bool is_timed;                              /* what it checks holds where ranks are quick: ranks_run tries again, some
+                                                   times, when the machine was seen not to let them be */
     bool no_comm;                               /* call the function without a communicator */
     bool leaves_descriptors;                    /* do not count them */
     ranks_fn *fn;
     void *arg;                                  /* in memory the children inherit */
 };
 
-/** Run the job; true when all ranks ended well. out_shared (NULL: not wanted) is released by ranks_release. */
+/** Run the job once; true when all ranks ended well. out_shared (NULL: not wanted) is released by ranks_release. */
 bool ranks_try(const struct ranks_job *job, struct ranks_shared **out_shared);
-/** As ranks_try, and fails the cmocka test with the first failure's text. */
+/** As ranks_try (as often as is_timed says), and fails the cmocka test with the first failure's text. */
 void ranks_run(const struct ranks_job *job);
 void ranks_release(struct ranks_shared *shared);
 
@@ -87,7 +91,8 @@ int64_t ranks_now_ms(void);
 void ranks_sleep_ms(int ms);
 /** Open descriptors of this process. */
 int ranks_count_fds(void);
-/** A port of 127.0.0.1 that was free a moment ago. */
-int ranks_free_port(void);
+/** A port of 127.0.0.1 without a listener, *out_port; returns the socket that keeps the kernel from giving it to anybody else
+ *  until it is closed. As both say SO_REUSEADDR, a listener may come. */
+int ranks_keep_port(int *out_port);
 
 #endif

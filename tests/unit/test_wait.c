@@ -28,14 +28,18 @@ static enum hkt__wait_advice idle_on(struct hkt__wait *wait)
 static void a_long_wait_tells_and_then_expires(void **state)
 {
     const struct hkt__wait_policy policy = {.spins = 3, .yields = 3, .timeout_ns = 900 * MS};
+    enum hkt__wait_advice first = HKT__WAIT_EXPIRED;
     struct hkt__wait wait;
+    int64_t begin_ns = 0;
 
     (void)state;
-    hkt__wait_begin(&wait, &policy);
-    const int64_t begin_ns = hkt__now_ns();
-
-    assert_int_equal(idle_on(&wait), HKT__WAIT_TELL);
-    assert_true(hkt__now_ns() - begin_ns >= 50 * MS);
+    for (int i = 0; i < 20 && first == HKT__WAIT_EXPIRED; i++) { /* a machine may stand still for longer than the wait lasts */
+        hkt__wait_begin(&wait, &policy);
+        begin_ns = hkt__now_ns();
+        first = idle_on(&wait);
+        assert_true(hkt__now_ns() - begin_ns >= 50 * MS);
+    }
+    assert_int_equal(first, HKT__WAIT_TELL);
     assert_int_equal(idle_on(&wait), HKT__WAIT_EXPIRED); /* telling again would come later */
     assert_true(hkt__now_ns() - begin_ns >= 900 * MS);
 }
