@@ -7,6 +7,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <cmocka.h>
@@ -183,13 +184,14 @@ static void print_scores(void)
 
 static void every_mutant_is_rejected_or_equivalent(void **state)
 {
-    static const int ranks[] = { 4, 5, 8 };
+    static const int ranks[] = { 5, 4, 8 };
+    const size_t count = getenv("HOCKET_TEST_SMALL") != NULL ? 1 : sizeof ranks / sizeof *ranks;
     uint64_t rng = seed;
 
     (void)state;
     assert_true(mutator_count <= MUTATORS_MAX);
     for (int i = 0; i < hkt__algo_count; i++)
-        for (size_t n = 0; n < sizeof ranks / sizeof *ranks; n++)
+        for (size_t n = 0; n < count; n++)
             for (int in_place = 0; in_place < 2; in_place++) {
                 const struct hkt__algo *algo = &hkt__algos[i];
                 struct cases_plan plan;

@@ -16,7 +16,7 @@
 #include "registry_cases.h"
 #include "sched/lower.h"
 
-enum { RANKS_ALL = 64, RANKS_SMALL = 20, RANKS_UNROLL = 9 };
+enum { RANKS_ALL = 64, RANKS_SMALL = 12, RANKS_UNROLL = 9 };
 
 static int ranks_all(void)
 {

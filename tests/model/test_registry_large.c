@@ -102,8 +102,8 @@ int main(int argc, char **argv)
 
     is_full = argc > 1 && strcmp(argv[1], "full") == 0;
     if (getenv("HOCKET_TEST_SMALL") != NULL) {
-        seconds_max = 0.1;
-        ranks_max = 512;
+        seconds_max = 0.02;
+        ranks_max = 256;
     }
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -225,20 +225,20 @@ static bool is_defined(int op, enum hkt_dtype dtype)
     return hkt_op_check(op == OP_PREMULSUM ? HKT_SUM : (enum hkt_op)op, dtype) == HKT_OK;
 }
 
-/** The smaller set: each type with sum (or what it has), each operation with one type of integers and one of floats. Under
- * the sanitizers one of each kind of operation: what types and operations do, kernels do, and they have a test of their own. */
-static bool is_in_reduced_set(int op, enum hkt_dtype dtype)
+/** The smaller set: each type with sum (or what it has), each operation with one type of integers and one of floats. Thin:
+ * one of each kind of operation, since what types and operations do, kernels do, and they have a test of their own. */
+static bool is_in_reduced_set(int op, enum hkt_dtype dtype, bool thin)
 {
-    if (ranks_small())
+    if (thin)
         return op == OP_CALLBACK || (op == HKT_SUM && dtype == HKT_F32) || (op == HKT_AVG && dtype == HKT_BF16) ||
                (op == OP_PREMULSUM && dtype == HKT_INT32) || (op == HKT_LXOR && dtype == HKT_BOOL);
     return op == HKT_SUM || op == OP_CALLBACK || (op == HKT_LXOR && dtype == HKT_BOOL) || dtype == HKT_INT32 ||
            (dtype == HKT_BF16 && op < HKT_BAND);
 }
 
-static bool moves_in_reduced_set(enum hkt_dtype dtype)
+static bool moves_in_reduced_set(enum hkt_dtype dtype, bool thin)
 {
-    if (ranks_small())
+    if (thin)
         return dtype == HKT_UINT8 || dtype == HKT_INT64;
     return dtype == HKT_UINT8 || dtype == HKT_BF16 || dtype == HKT_F32 || dtype == HKT_INT64;
 }
@@ -248,13 +248,19 @@ static enum exact_kind kind_of(int op)
     return op == OP_PREMULSUM ? EXACT_PREMULSUM : op == OP_CALLBACK ? EXACT_CALLBACK : EXACT_BUILTIN;
 }
 
+/** Under the sanitizers, and where ranks are so many that all sets but the thin one would take long. */
+static bool is_thin(const struct matrix *m, int nranks_max)
+{
+    return ranks_small() || m->rank->nranks > nranks_max;
+}
+
 static void run_reductions(struct matrix *m, const size_t *counts, int ncounts, bool full)
 {
     for (int dtype = 0; dtype < HKT_DTYPE_COUNT; dtype++)
         for (int op = 0; op < OPS; op++) {
             struct call call = {.dtype = (enum hkt_dtype)dtype, .op = (enum hkt_op)op, .kind = kind_of(op)};
 
-            if (!is_defined(op, call.dtype) || (!full && !is_in_reduced_set(op, call.dtype)))
+            if (!is_defined(op, call.dtype) || (!full && !is_in_reduced_set(op, call.dtype, is_thin(m, 8))))
                 continue;
             for (int coll = 0; coll < HKT_SEND_RECV; coll++)
                 for (int i = 0; i < ncounts && calls_reduces((enum hkt_coll)coll); i++) {
@@ -273,7 +279,7 @@ static void run_movements(struct matrix *m, const size_t *counts, int ncounts, b
                 const struct call call = {.coll = (enum hkt_coll)coll, .dtype = (enum hkt_dtype)dtype, .op = HKT_SUM,
                                           .kind = EXACT_PLAIN, .count = counts[i]};
 
-                if (!full && !moves_in_reduced_set(call.dtype))
+                if (!full && !moves_in_reduced_set(call.dtype, is_thin(m, 8)))
                     continue;
                 if (coll != HKT_BARRIER || (dtype == 0 && i == 0))
                     run_shapes(m, &call, 0);
@@ -308,9 +314,12 @@ static size_t large_count(const struct matrix *m, const struct call *call, size_
     return is_vector ? count * (size_t)m->rank->nranks : count;
 }
 
-/** Several slices (64 KiB) and frames (32 KiB) of few ranks, frames of more; nothing divides: the reduced set. */
+/** Several slices (64 KiB) and frames (32 KiB) of few ranks, frames of more; nothing divides: the reduced set, of more than
+ * 4 ranks the thin one. */
 static void run_large(struct matrix *m, size_t bytes)
 {
+    const bool thin = is_thin(m, 4);
+
     for (int dtype = 0; dtype < HKT_DTYPE_COUNT; dtype++)
         for (int op = 0; op < OPS; op++)
             for (int coll = 0; coll < HKT_SEND_RECV; coll++) {
@@ -319,9 +328,9 @@ static void run_large(struct matrix *m, size_t bytes)
 
                 if (!calls_reduces(call.coll)) {
                     call.kind = EXACT_PLAIN;
-                    if (op != HKT_SUM || !moves_in_reduced_set(call.dtype) || coll == HKT_BARRIER)
+                    if (op != HKT_SUM || !moves_in_reduced_set(call.dtype, thin) || coll == HKT_BARRIER)
                         continue;
-                } else if (!is_defined(op, call.dtype) || !is_in_reduced_set(op, call.dtype)) {
+                } else if (!is_defined(op, call.dtype) || !is_in_reduced_set(op, call.dtype, thin)) {
                     continue;
                 }
                 call.count = large_count(m, &call, bytes);
