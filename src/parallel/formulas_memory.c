@@ -297,11 +297,14 @@ static enum hkt_status check(const struct hkt_step_memory_opts *o)
     struct hkt_step_bytes bytes;
     const struct hkt_layout *l = &o->step.layout;
     const int pp = l->pp > 0 ? l->pp : 1, chunks = l->chunks > 0 ? l->chunks : 1;
+    const int micros = (int)hkt_layout_micros(l);
+    const struct hkt_pipe *pipe = o->pipe;
     const enum hkt_status rc = hkt_count_step(&o->step, &bytes); /* refuses a layout, stage or rank that is none */
 
-    if (rc == HKT_OK && (o->pipe->stages != pp || o->pipe->chunks != chunks || o->pipe->kind == HKT_PIPE_FORWARD))
-        return hkt__parallel_fail(HKT_ERR_INVALID, "a schedule (%s) of %d stages with %d chunks for a layout of %d with %d; they must "
-                                  "agree, and train", hkt_pipe_kind_name(o->pipe->kind), o->pipe->stages, o->pipe->chunks, pp, chunks);
+    if (rc == HKT_OK && (pipe->stages != pp || pipe->chunks != chunks || pipe->micros != micros || pipe->kind == HKT_PIPE_FORWARD))
+        return hkt__parallel_fail(HKT_ERR_INVALID, "a schedule (%s) of %d stages with %d chunks and %d micro-batches for a layout of %d "
+                                  "with %d and %d; they must agree, and train", hkt_pipe_kind_name(pipe->kind), pipe->stages, pipe->chunks,
+                                  pipe->micros, pp, chunks, micros);
     if (rc == HKT_OK && l->zero >= 2 && o->units == NULL)
         return hkt__parallel_fail(HKT_ERR_INVALID, "ZeRO stage %d moves units, so their sizes are wanted", l->zero);
     return rc;

@@ -414,8 +414,10 @@ static void memory_of_one_layer(void **state)
     o.step.layout.zero = 2;
     assert_int_equal(hkt_count_memory(&o, &m), HKT_ERR_INVALID);
     assert_non_null(strstr(hkt_parallel_last_error(), "so their sizes are wanted"));
-    o.step.layout.nranks = o.step.layout.pp = 2;
+    o.step.layout.zero = 0;
+    o.step.layout.global_batch = 3;
     assert_int_equal(hkt_count_memory(&o, &m), HKT_ERR_INVALID);
+    assert_non_null(strstr(hkt_parallel_last_error(), "and 2 micro-batches for a layout of 1 with 1 and 3"));
     hkt_pipe_destroy(pipe);
 }
 

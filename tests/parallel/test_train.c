@@ -1,7 +1,8 @@
-/* What could break: a layout changes what is trained (loss, norm of the gradient, held-out loss); replicas of a tensor part, by a bit; a ZeRO stage, schedule or
- * prefetch changes bits; a checkpoint of one layout gives another model, or another future, in a second one; resuming is not
- * bit for bit what going on would have been; cached decoding gives other logits than training does, or other tokens on more
- * ranks; what cannot be is tried, or refused without its numbers. Odd shapes throughout: three layers, 255 + 14 words. */
+/* What could break: a layout changes what is trained (loss, norm of the gradient, held-out loss); replicas of a tensor part, by a
+ * bit; a ZeRO stage, schedule or prefetch changes bits; a checkpoint of one layout gives another model, or another future, in a
+ * second one; resuming is not bit for bit what going on would have been; an overflow is skipped by some ranks only, or leaves
+ * something behind; cached decoding gives other logits than training does, or other tokens on more ranks; what cannot be is tried,
+ * or refused without its numbers. Odd shapes throughout: three layers, 255 + 14 words. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -43,6 +44,7 @@ struct outcome {
 struct job {
     struct layout layout;
     int experts, dropout, no_clip;
+    double loss_scale;
     enum hkt_dtype dtype;
     enum hkt_train_optimizer optimizer;
     const char *save, *resume; /* save after SAVED_AT steps; resume before the first */
@@ -87,6 +89,7 @@ static struct hkt_train_config config_of(const struct job *job)
     c.prefetch = l->prefetch;
     c.bucket_bytes = 4096;
     c.check = 1;
+    c.loss_scale = job->loss_scale;
     c.recompute = l->recompute;
     c.stage_layers = l->stages;
     return c;
@@ -261,6 +264,57 @@ static void a_flipped_bit_is_noticed(void **state)
 
     (void)state;
     ranks_run(&ranks);
+}
+
+/* The first loss scale is too large: all ranks skip steps, without a trace but a smaller scale, until it is not; it grows again. */
+static void overflow(struct ranks_rank *rank)
+{
+    struct job *job = rank->arg;
+    const struct hkt_train_config config = config_of(job);
+    struct hkt_train_report report = { .skipped = 1 };
+    struct hkt_trainer *t = NULL;
+    double scale = job->loss_scale, before, after;
+    int32_t skips = 0;
+
+    require_ok(rank, hkt_trainer_create(&config, rank->comm, &t), "create");
+    require_ok(rank, hkt_trainer_evaluate(t, 1, &before), "evaluate");
+    while (report.skipped && skips < 100) {
+        require_ok(rank, hkt_trainer_step(t, &report), "step");
+        ranks_require(rank, report.loss_scale == scale, "a scale of %g, not %g", report.loss_scale, scale);
+        require_ok(rank, hkt_trainer_evaluate(t, 1, &after), "evaluate");
+        ranks_require(rank, (after == before) == (report.skipped != 0), "a step was %s, the loss is %.17g after %.17g",
+                      report.skipped ? "skipped" : "made", after, before);
+        scale /= report.skipped ? 2 : 1;
+        skips += report.skipped;
+    }
+    const int32_t mine = skips;
+
+    ranks_require_ok(rank, hkt_all_reduce(&skips, &skips, 1, HKT_INT32, HKT_SUM, rank->comm, NULL), "sum");
+    ranks_require(rank, mine > 0 && mine < 100 && skips == mine * rank->nranks, "%d steps skipped, %d on all ranks", mine, skips);
+    hkt__engine_clock_set(t->engine, &(struct hkt__engine_clock){ 1, 1024, 1999 });
+    for (int i = 0; i < 2; i++) {
+        require_ok(rank, hkt_trainer_step(t, &report), "step");
+        ranks_require(rank, report.loss_scale == 1024 * (i + 1) && !report.skipped, "a scale of %g", report.loss_scale);
+    }
+    require_ok(rank, hkt_trainer_destroy(t), "destroy");
+}
+
+static void overflows_are_skipped_by_all(void **state)
+{
+    static const struct layout some[] = { { .nranks = 2, .dp = 2, .zero = 2 }, { .nranks = 4, .tp = 2, .pp = 2 } };
+    const struct outcome want = run((struct job){ .layout = some[0], .dtype = HKT_F64 });
+
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        struct job job = { .layout = some[i], .dtype = HKT_F32, .loss_scale = 0x1p126, .text = text_path };
+        const struct ranks_job ranks = { .kind = RANKS_THREADS, .nranks = some[i].nranks, .settings = in_rank_order,
+                                         .leaves_descriptors = true, .fn = overflow, .arg = &job };
+
+        job.layout.schedule = HKT_PIPE_1F1B;
+        ranks_run(&ranks);
+    }
+    /* A power of two changes no bit. */
+    require_close((struct job){ .layout = some[0], .dtype = HKT_F64, .loss_scale = 1024 }, &want, 0);
 }
 
 /* ---- all of them ---- */
@@ -720,6 +774,7 @@ int main(void)
         cmocka_unit_test(every_layout_trains_the_same_model),
         cmocka_unit_test(tuples_of_few_ranks),
         cmocka_unit_test(a_flipped_bit_is_noticed),
+        cmocka_unit_test(overflows_are_skipped_by_all),
         cmocka_unit_test(experts_train_the_same_model),
         cmocka_unit_test(stages_and_schedules_give_the_same_bits),
         cmocka_unit_test(bf16_and_sgd_resume_bit_for_bit),
