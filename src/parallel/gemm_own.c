@@ -6,6 +6,15 @@
 #include "parallel/isa.h"
 
 #define INLINE static inline __attribute__((always_inline))
+#ifdef __clang__
+#define UNROLL _Pragma("clang loop unroll(full)")
+#else
+#define UNROLL _Pragma("GCC unroll 16")
+#endif
+
+#define PREFETCH_STEPS 16 /* of k, about 200 cycles */
+#define PACK_AHEAD 4      /* rows */
+#define DIRECT_MAX 8192   /* elements that are read where they lie: with those of the other operand they fit near caches */
 
 #if defined(__AVX512F__)
 #define VEC_BYTES 64

@@ -9,10 +9,10 @@
 #define HKT__ISA_EXPAND(prefix, isa) HKT__ISA_PASTE(prefix, isa)
 #define HKT__ISA_NAME(prefix) HKT__ISA_EXPAND(prefix, HKT__ISA)
 
-/* Blocks of the own matrix product: A's stays in the second-level cache, a panel of B in the first. */
-#define HKT__GEMM_MC 192
-#define HKT__GEMM_KC 256
-#define HKT__GEMM_NC 1024
+/* Blocks of the own matrix product, all in the second-level cache. A longer KC writes C less often. */
+#define HKT__GEMM_MC 96
+#define HKT__GEMM_KC 384
+#define HKT__GEMM_NC 768
 
 /** pack: room for HKT__GEMM_KC * (HKT__GEMM_MC + HKT__GEMM_NC) elements, aligned to 64 bytes. */
 struct hkt__gemm_own {
