@@ -31,8 +31,8 @@ INLINE void N(transpose_4x4)(REAL *to, int64_t width, const REAL *from, int64_t 
     memcpy(to + 3 * width, &d, sizeof d);
 }
 
-/* One panel: to[k][width] from `wide` <= width rows of op(X), whose k is next to k (each row contiguous). Rows are too short
- * for the CPU to foresee the next ones. */
+/* One panel: to[k][width] from `wide` <= width rows of op(X), whose k is next to k (each row contiguous). Rows are too
+ * short for the CPU to foresee the next ones. */
 INLINE void N(pack_rows)(REAL *to, const REAL *from, int64_t ld, const int64_t shape[2], int width)
 {
     int64_t wide = shape[0], kc = shape[1], j = 0;
@@ -54,7 +54,7 @@ INLINE void N(pack_rows)(REAL *to, const REAL *from, int64_t ld, const int64_t s
             to[k * width + j] = j < wide ? from[j * ld + k] : 0;
 }
 
-/* All panels where rows are next to each other (each k contiguous): read in the order of memory, written to all panels. */
+/* All panels where rows are next to each other (each k contiguous): read as they lie, written to all panels. */
 INLINE void N(pack_cols)(REAL *to, const REAL *from, int64_t ld, const int64_t shape[2], int width)
 {
     const int64_t high = shape[0], kc = shape[1];
@@ -118,14 +118,14 @@ INLINE void N(store_row)(const struct N(out) *out, REAL *c, const N(gemm_vec) su
     }
 }
 
-/* Panels of an operand: at[p * panel + k * step + i] is row or column i of panel p. Packed, or the operand as it lies. */
+/* Panels of an operand: at[p * panel + k * step + i] is row or column i of panel p. Packed, or as the operand lies. */
 struct N(panels) {
     const REAL *at;
     int64_t step, panel;
 };
 
-/* sum += column k of a panel of A times row k of a panel of B. Panels of B are longer than the first-level cache, so what is
- * needed PREFETCH_STEPS later is asked for. */
+/* sum += column k of a panel of A times row k of a panel of B. Panels of B are longer than the first-level cache, so what
+ * is needed PREFETCH_STEPS later is asked for. */
 INLINE void N(tile_step)(N(gemm_vec) sum[][2], const REAL *a, const struct N(panels) *b, int rows)
 {
     N(gemm_vec) b0, b1;
@@ -140,10 +140,11 @@ INLINE void N(tile_step)(N(gemm_vec) sum[][2], const REAL *a, const struct N(pan
     }
 }
 
-/* The product of a panel of A and a panel of B into `rows` rows and `wide` columns of C; rows is a constant where this is
- * inlined, so that the sums stay in registers. C is needed when the loop is over: it is asked for piece by piece, for all at
- * once would hold up the panels. */
-INLINE void N(tile_rows)(const struct N(out) *out, REAL *c, const struct N(panels) ab[2], const int64_t shape[3], int rows)
+/* The product of a panel of A and a panel of B, shape[2] long, into shape[0] <= rows rows and shape[1] columns of C; rows is
+ * a constant where this is inlined, so that the sums stay in registers. C is needed when the loop is over: it is asked for
+ * piece by piece, for all at once would hold up the panels. */
+INLINE void N(tile_rows)(const struct N(out) *out, REAL *c, const struct N(panels) ab[2], const int64_t shape[3],
+                         int rows)
 {
     N(gemm_vec) sum[MR][2] = { { { 0 } } };
     const int64_t high = shape[0], wide = shape[1], kc = shape[2], a_step = ab[0].step;
@@ -196,9 +197,9 @@ static void N(block)(const struct N(out) *out, REAL *c, const struct N(panels) a
     for (int64_t j = 0; j < shape[1]; j += NR, at[1].at += ab[1].panel) {
         at[0].at = ab[0].at;
         for (int64_t i = 0; i < shape[0]; i += MR, at[0].at += ab[0].panel) {
-            const int64_t part[3] = { shape[0] - i < MR ? shape[0] - i : MR, shape[1] - j < NR ? shape[1] - j : NR, shape[2] };
+            const int64_t high = shape[0] - i < MR ? shape[0] - i : MR, wide = shape[1] - j < NR ? shape[1] - j : NR;
 
-            N(tile)(out, c + i * out->ldc + j, at, part);
+            N(tile)(out, c + i * out->ldc + j, at, (int64_t[]){ high, wide, shape[2] });
         }
     }
 }
@@ -257,7 +258,8 @@ static int N(is_as_packed)(int64_t k, int64_t ld, int across, int ragged)
     return across && !ragged && k <= HKT__GEMM_KC && k * ld <= DIRECT_MAX;
 }
 
-static struct N(panels) N(panels_a)(const struct hkt__gemm *gemm, REAL *pack, const int64_t from[2], const int64_t shape[2])
+static struct N(panels) N(panels_a)(const struct hkt__gemm *gemm, REAL *pack, const int64_t from[2],
+                                    const int64_t shape[2])
 {
     const int64_t ld[2] = { gemm->lda, gemm->trans_a }, i = from[0], k = from[1];
     const REAL *a = (const REAL *)gemm->a + (gemm->trans_a ? k * gemm->lda + i : i * gemm->lda + k);
@@ -268,7 +270,8 @@ static struct N(panels) N(panels_a)(const struct hkt__gemm *gemm, REAL *pack, co
     return (struct N(panels)){ pack, MR, MR * shape[1] };
 }
 
-static struct N(panels) N(panels_b)(const struct hkt__gemm *gemm, REAL *pack, const int64_t from[2], const int64_t shape[2])
+static struct N(panels) N(panels_b)(const struct hkt__gemm *gemm, REAL *pack, const int64_t from[2],
+                                    const int64_t shape[2])
 {
     const int64_t ld[2] = { gemm->ldb, !gemm->trans_b }, j = from[0], k = from[1];
     const REAL *b = (const REAL *)gemm->b + (gemm->trans_b ? j * gemm->ldb + k : k * gemm->ldb + j);
@@ -294,7 +297,7 @@ static void N(slab)(const struct hkt__gemm *gemm, REAL *pack, const int64_t from
     }
 }
 
-/* The size of equal blocks of `whole`, the last one shorter: as few as max allows, and a multiple of `unit` as max is. */
+/* The size of blocks of `whole`, a multiple of `unit` as max is: as few as max allows, all equal but the last. */
 static int64_t N(share)(int64_t whole, int64_t max, int64_t unit)
 {
     const int64_t blocks = (whole + max - 1) / max;

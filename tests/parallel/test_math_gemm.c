@@ -108,7 +108,7 @@ static void check(struct hkt__math *math, struct hkt__gemm g, int is_real)
 static void shapes(struct hkt__math *math)
 {
     static const int64_t rows[][3] = { { 1, 1, 1 }, { 5, 7, 3 }, { 64, 64, 64 }, { 13, 33, 17 }, { 1, 100, 50 }, { 100, 1, 9 },
-                                       { 97, 65, 257 }, { 12, 520, 5 }, { 200, 33, 20 }, { 2, 40, 150 }, { 30, 70, 300 }, { 4, 4, 0 }, { 0, 3, 3 }, { 3, 0, 3 } };
+                                       { 97, 65, 257 }, { 12, 520, 5 }, { 200, 33, 20 }, { 2, 40, 150 }, { 30, 70, 800 }, { 8, 800, 9 }, { 4, 4, 0 }, { 0, 3, 3 }, { 3, 0, 3 } };
 
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         for (int trans = 0; trans < 4; trans++) {
