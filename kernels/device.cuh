@@ -29,6 +29,9 @@ HKT__DEVICE uint4 load16(const void *p)
 #ifdef HKT__CUDA_EMU
     emu_check_access(p, 16);
 #endif
+#ifdef __CUDA_ARCH__
+    __builtin_assume(__isGlobal(p)); /* so that the instruction is that of global memory, wherever the pointer was kept */
+#endif
     return *static_cast<const uint4 *>(p);
 }
 
@@ -36,6 +39,9 @@ HKT__DEVICE void store16(void *p, uint4 x)
 {
 #ifdef HKT__CUDA_EMU
     emu_check_access(p, 16);
+#endif
+#ifdef __CUDA_ARCH__
+    __builtin_assume(__isGlobal(p));
 #endif
     *static_cast<uint4 *>(p) = x;
 }
@@ -66,6 +72,84 @@ HKT__DEVICE uint4 load16_loose(const void *p)
 #endif
 }
 
+/* --- Words that other threads, blocks, devices and the host write -------------------------------------------------- */
+
+/** Every loop that waits for one of them calls this. */
+HKT__DEVICE void spin_hint()
+{
+#ifdef HKT__CUDA_EMU
+    emu_spin();
+#endif
+}
+
+/** Acquire of system scope: what the writer stored before its release is seen after, here and, past the next barrier, by
+ *  the whole block. */
+HKT__DEVICE uint64_t load_acquire_sys(const uint64_t *p)
+{
+#ifdef __CUDA_ARCH__
+    uint64_t x;
+
+    asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(x) : "l"(p) : "memory");
+    return x;
+#else
+    return __atomic_load_n(p, __ATOMIC_ACQUIRE);
+#endif
+}
+
+/** Release of system scope, of what this thread and, before the last barrier, its block stored. */
+HKT__DEVICE void store_release_sys(uint64_t *p, uint64_t x)
+{
+#ifdef __CUDA_ARCH__
+    asm volatile("st.release.sys.global.u64 [%0], %1;" : : "l"(p), "l"(x) : "memory");
+#else
+    __atomic_store_n(p, x, __ATOMIC_RELEASE);
+#endif
+}
+
+/** One whole word of 8 bytes, in no order with others: a word that says by itself whether it is there. */
+HKT__DEVICE uint64_t load_word_sys(const uint64_t *p)
+{
+#ifdef __CUDA_ARCH__
+    uint64_t x;
+
+    asm volatile("ld.relaxed.sys.global.u64 %0, [%1];" : "=l"(x) : "l"(p) : "memory");
+    return x;
+#else
+    return __atomic_load_n(p, __ATOMIC_RELAXED);
+#endif
+}
+
+HKT__DEVICE void store_word_sys(uint64_t *p, uint64_t x)
+{
+#ifdef __CUDA_ARCH__
+    asm volatile("st.relaxed.sys.global.u64 [%0], %1;" : : "l"(p), "l"(x) : "memory");
+#else
+    __atomic_store_n(p, x, __ATOMIC_RELAXED);
+#endif
+}
+
+/** A word of this block's, in shared memory, that others of the block may be changing: old or new, no order. */
+HKT__DEVICE uint64_t load_word_block(const uint64_t *p)
+{
+#ifdef __CUDA_ARCH__
+    uint64_t x;
+
+    asm volatile("ld.relaxed.cta.u64 %0, [%1];" : "=l"(x) : "l"(p) : "memory");
+    return x;
+#else
+    return __atomic_load_n(p, __ATOMIC_RELAXED);
+#endif
+}
+
+HKT__DEVICE void store_word_block(uint64_t *p, uint64_t x)
+{
+#ifdef __CUDA_ARCH__
+    asm volatile("st.relaxed.cta.u64 [%0], %1;" : : "l"(p), "l"(x) : "memory");
+#else
+    __atomic_store_n(p, x, __ATOMIC_RELAXED);
+#endif
+}
+
 /** The threads that share a piece of work: this one's number among them, and how many there are. */
 struct workers {
     size_t self, count;
@@ -74,6 +158,11 @@ struct workers {
 HKT__DEVICE workers whole_grid()
 {
     return {size_t(blockIdx.x) * blockDim.x + threadIdx.x, size_t(gridDim.x) * blockDim.x};
+}
+
+HKT__DEVICE workers whole_block()
+{
+    return {threadIdx.x, blockDim.x};
 }
 
 #ifdef __CUDA_ARCH__

@@ -11,6 +11,7 @@
 #include <stdint.h>
 
 #include "hocket/types.h"
+#include "kernels/plan.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -89,6 +90,13 @@ struct hkt__cuda_module {
     int (*convert)(const struct hkt__convert_args *args, enum hkt_dtype to, enum hkt_dtype from,
                    const struct hkt__kernel_on *on);
     int (*checksum)(const struct hkt__checksum_args *args, const struct hkt__kernel_on *on);
+    /** One rank's part of a collective, by exactly on->blocks_max blocks, of which all that may run at a time must fit the
+     *  device beside those of other ranks (device/cuda_plan.h). A plan that only moves bytes has no operation:
+     *  HKT_OP_COUNT. */
+    /** Loads the kernels of plans on the current device: loading one may wait for all that run, and those of plans wait for
+     *  each other. */
+    int (*plan_load)(void);
+    int (*plan)(const struct hkt__plan_args *args, enum hkt_op op, enum hkt_dtype dtype, const struct hkt__kernel_on *on);
 
     /* The CUDA runtime, as far as the library needs it. Status as above; the calling thread's current device stays. */
     int (*device_count)(int *out_count);
@@ -140,7 +148,7 @@ struct hkt__cuda_module {
     int (*stream_copy)(void *dst, const void *src, size_t bytes, void *stream);
     int (*stream_set)(void *p, int value, size_t bytes, void *stream);
 };
-#define HKT__CUDA_ABI 2
+#define HKT__CUDA_ABI 3
 #define HKT__CUDA_NOT_READY 600 /* cudaErrorNotReady */
 
 /** The one symbol that leaves hocket_cuda.so. */
@@ -154,6 +162,10 @@ const void *hkt__kernel_divide(enum hkt_dtype dtype);
 const void *hkt__kernel_copy(void);
 const void *hkt__kernel_convert(enum hkt_dtype to, enum hkt_dtype from);
 const void *hkt__kernel_checksum(void);
+const void *hkt__kernel_plan_move(void);
+const void *hkt__kernel_plan_ints(enum hkt_dtype dtype);
+const void *hkt__kernel_plan_floats(enum hkt_dtype dtype);
+const void *hkt__kernel_plan_small(enum hkt_dtype dtype);
 
 #ifdef __cplusplus
 }

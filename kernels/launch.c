@@ -103,6 +103,65 @@ static int checksum(const struct hkt__checksum_args *args, const struct hkt__ker
     return cleared != cudaSuccess ? cleared : launch(hkt__kernel_checksum(), args, args->bytes / 8 + 1, on);
 }
 
+/** Of pairs that give the same bits the one that has a kernel (plan_types.cuh). */
+static void choose_kind(enum hkt_op *op, enum hkt_dtype *dtype)
+{
+    static const enum hkt_op of_truth[HKT_OP_COUNT] = {
+        [HKT_MIN] = HKT_LAND, [HKT_BAND] = HKT_LAND, [HKT_LAND] = HKT_LAND, [HKT_MAX] = HKT_LOR, [HKT_BOR] = HKT_LOR,
+        [HKT_LOR] = HKT_LOR, [HKT_BXOR] = HKT_LXOR, [HKT_LXOR] = HKT_LXOR};
+
+    if (*op == HKT_AVG)
+        *op = HKT_SUM;
+    if (*dtype == HKT_BOOL)
+        *op = of_truth[*op];
+    if (*dtype == HKT_BOOL || *op == HKT_BAND || *op == HKT_BOR || *op == HKT_BXOR)
+        *dtype = HKT_UINT8;
+    else if (*dtype <= HKT_UINT64 && *op != HKT_MIN && *op != HKT_MAX)
+        *dtype = (enum hkt_dtype)(*dtype | 1); /* the unsigned one of the pair */
+}
+_Static_assert(HKT_INT8 == 0 && HKT_UINT8 == 1 && HKT_INT64 == 6 && HKT_UINT64 == 7, "signed and unsigned alternate");
+
+static const void *plan_kernel(enum hkt_dtype dtype)
+{
+    const void *kernel = hkt__kernel_plan_ints(dtype);
+
+    kernel = kernel != NULL ? kernel : hkt__kernel_plan_floats(dtype);
+    return kernel != NULL ? kernel : hkt__kernel_plan_small(dtype);
+}
+
+static int plan(const struct hkt__plan_args *args, enum hkt_op op, enum hkt_dtype dtype, const struct hkt__kernel_on *on)
+{
+    const dim3 block = { HKT__PLAN_THREADS, 1, 1 }, grid = { (unsigned)on->blocks_max, 1, 1 };
+    struct hkt__plan_args chosen = *args;
+    void *params[1] = { &chosen };
+    const void *kernel = hkt__kernel_plan_move();
+
+    if (on->blocks_max < 1)
+        return cudaErrorInvalidValue;
+    if (op != HKT_OP_COUNT) {
+        if (op > HKT_OP_COUNT || hkt_op_check(op, dtype) != HKT_OK)
+            return cudaErrorInvalidValue;
+        choose_kind(&op, &dtype);
+        kernel = plan_kernel(dtype);
+    }
+    chosen.op = (int32_t)op;
+    return (int)cudaLaunchKernel(kernel, grid, block, params, 0, (cudaStream_t)on->stream);
+}
+
+static int plan_load(void)
+{
+    struct cudaFuncAttributes attributes;
+    int rc = (int)cudaFuncGetAttributes(&attributes, hkt__kernel_plan_move());
+
+    for (int dtype = 0; dtype < HKT_DTYPE_COUNT && rc == cudaSuccess; dtype++) {
+        const void *kernel = plan_kernel((enum hkt_dtype)dtype);
+
+        if (kernel != NULL)
+            rc = (int)cudaFuncGetAttributes(&attributes, kernel);
+    }
+    return rc;
+}
+
 const struct hkt__cuda_module *hkt__cuda_module(void)
 {
     static const struct hkt__cuda_module module = {
@@ -113,6 +172,8 @@ const struct hkt__cuda_module *hkt__cuda_module(void)
         .copy = copy,
         .convert = convert,
         .checksum = checksum,
+        .plan_load = plan_load,
+        .plan = plan,
         .device_count = hkt__cuda_device_count,
         .where_is = hkt__cuda_where_is,
         .copy_wait = hkt__cuda_copy_wait,

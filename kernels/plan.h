@@ -15,6 +15,9 @@
 extern "C" {
 #endif
 
+#ifndef HKT__PLAN_THREADS
+#define HKT__PLAN_THREADS 384    /* of a block: three warps in each quarter of a multiprocessor, with 168 registers a thread */
+#endif
 #define HKT__PLAN_RANKS_MAX 64   /* block sizes of each rank must fit the parameters of a launch */
 #define HKT__PLAN_LANES_MAX 16   /* lanes * replicas */
 #define HKT__PLAN_CURSORS_MAX 192 /* queues a block can serve: they lie in shared memory */
@@ -23,10 +26,10 @@ extern "C" {
 
 /** In pinned memory that host and device share. The host writes abort, the device the rest. */
 struct hkt__plan_watch {
-    uint32_t abort;    /* not 0: launches end as soon as they see it */
-    uint32_t aborted;  /* blocks that ended so */
-    int32_t queue_kind, peer, slice; /* what one of them was waiting for: enum hkt__plan_queue_kind */
-    uint32_t reserved[11];
+    uint64_t abort;   /* not 0: launches end as soon as they see it */
+    uint64_t aborted; /* not 0: one did */
+    uint64_t waiting; /* for what: 1 + kind of queue (enum hkt__plan_queue_kind), peer << 8, slice << 32; 0: not known */
+    uint64_t reserved[5];
 };
 
 /* Strided, wrapping ranges of chunks: struct hkt__span and hkt__operand. */
@@ -72,14 +75,55 @@ struct hkt__plan_queue_row {
 
 /** What exec/device.c makes of a plan. Arrays are the maker's. */
 struct hkt__plan_program {
+    enum hkt_coll coll;
+    const char *algo;                  /* borrowed from the registry */
     int32_t nranks, rank, cuts, nlanes, scratch_chunks;
     int32_t blocks[2];                 /* of IN and OUT on this rank */
     int32_t direct, user_direct;       /* touches memory of peers: their scratch; their IN and OUT too */
+    int32_t reduces;                   /* has entries that reduce */
     int32_t nqueues, nentries, noperands, nneeds;
     const struct hkt__plan_queue_row *queues;
     const struct hkt__plan_entry *entries;
     const struct hkt__plan_operand *operands;
     const struct hkt__plan_need *needs;
+};
+
+/** Where things lie in an arena, in bytes from its start. Words are of 8 bytes. "of a channel": [peer * lanes + lane]. */
+struct hkt__plan_layout {
+    uint64_t published; /* words: address and 1 + offset in the pool (0: not in it) of IN, then of OUT. By the owner */
+    uint64_t own;       /* four words of a channel: frames sent and received, Simple and LL. For the owner alone */
+    uint64_t rounds;    /* a word of a lane: rounds of direct plans run. For the owner alone */
+    uint64_t came;      /* a word of a channel: frames that came by Simple. By the sender, release */
+    uint64_t room[2];   /* a word of a channel: frames used, of Simple and of LL. By the receiver, release */
+    uint64_t finished;  /* a word of a channel: rounds of direct plans the peer has finished. By the peer, release */
+    uint64_t slots;     /* HKT__PLAN_SLOTS frames of a channel: Simple. By the sender */
+    uint64_t ll;        /* the same, of LL: words of 4 bytes of data, then 4 that say that they are there. By the sender, and
+                           emptied by the receiver */
+    uint64_t stage;     /* ll_bytes of a lane. For the owner alone */
+    uint64_t scratch;   /* scratch_bytes of a lane. By the owner and, in direct plans, by peers */
+    uint64_t bytes;
+};
+
+/** One launch, by value. Pointers are the device's. */
+struct hkt__plan_args {
+    const struct hkt__plan_queue_row *queues;
+    const struct hkt__plan_entry *entries;
+    const struct hkt__plan_operand *operands;
+    const struct hkt__plan_need *needs;
+    char *const *arenas;
+    char *const *pools;              /* NULL: none */
+    struct hkt__plan_watch *watch;
+    char *in, *out;
+    struct hkt__plan_layout layout;
+    uint64_t scratch_bytes, scratch_pitch; /* of a lane; between slots */
+    uint64_t count;                  /* elements of a block, unless counts say otherwise */
+    uint64_t in_offset, out_offset;  /* for peers: 1 + offset in the pool, or 0 */
+    uint32_t slot_bytes, ll_bytes, elem_bytes;
+    int32_t op;                      /* set by the launch */
+    int32_t rank, nranks, lanes, nlanes, cuts, nqueues, nslices, channels;
+    int32_t replicas_here;           /* of each block: block b serves those from b * replicas_here on */
+    int16_t direct, user_direct, use_ll, has_counts[2], has_displs[2];
+    uint64_t counts[2][HKT__PLAN_RANKS_MAX], displs[2][HKT__PLAN_RANKS_MAX];
 };
 
 #ifdef __cplusplus

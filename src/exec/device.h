@@ -13,6 +13,10 @@ HKT_NODISCARD enum hkt_status hkt__device_plan_make(const struct hkt__cuda_modul
                                                     const struct hkt__cuda_peers *peers, const struct hkt__plan *plan,
                                                     struct hkt__cuda_plan **out_plan);
 
+/** How hkt__device_plan_enqueue will cut a call; the bits of floats depend on nslices. UNSUPPORTED: the scratch is too small. */
+HKT_NODISCARD enum hkt_status hkt__device_plan_cut(const struct hkt__cuda_plan *plan, const struct hkt__cuda_call *call,
+                                                   struct hkt__cuda_cut *out_cut);
+
 /** Enqueues a call of a plan, and returns. UNSUPPORTED: it cannot run on this device, and why; nothing was enqueued, and since
  *  that depends on what all ranks have alike only, no rank enqueued it. SYSTEM: CUDA's text. */
 HKT_NODISCARD enum hkt_status hkt__device_plan_enqueue(const struct hkt__cuda_plan *plan, const struct hkt__cuda_call *call);

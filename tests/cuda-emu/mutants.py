@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Plants bugs in copies of the kernels, one at a time, and expects the tests on the emulation to find each: they would
-otherwise pass for no reason. Usage: mutants.py few|all SOURCE_ROOT CXX LIBRARY... (what test_cuda_kernels is linked
-from). `few` takes one of each kind of bug, some ten seconds; `ninja cuda-mutants` plants all."""
+otherwise pass for no reason. Usage: mutants.py few|all|order SOURCE_ROOT CXX LIBRARY... (what the tests are linked from; first
+those of test_cuda_kernels and test_cuda_plan). `few` takes one of each kind of bug, some ten seconds; `ninja cuda-mutants`
+plants all and, in a build with the thread sanitizer, those in the order of memory that nothing else can see."""
 import os
 import shutil
 import subprocess
@@ -13,7 +14,7 @@ import tempfile
 FEW = 3
 MUTANTS = [
     ('checksum.cu', '    __syncthreads();\n', '', 'move', ('forward', 'backward')),
-    ('move.cu', 'i < c.vectors; i += w.count', 'i <= c.vectors; i += w.count', 'move', ('forward',)),
+    ('copy.cuh', 'i < c.vectors; i += w.count', 'i <= c.vectors; i += w.count', 'move', ('forward',)),
     ('fold.cuh', ' + c.head) & 15) == 0;', ') & 15) == 0;', 'move', ('forward',)),
     ('checksum.cu', 'a.bytes - last);', 'a.bytes - first);', 'move', ('forward',)),
     ('convert.cu', 'store_bytes<uint32_t>(bytes_at(a.dst, i * 4)', 'store_bytes<uint32_t>(bytes_at(a.dst, i * 2)', 'move',
@@ -28,11 +29,38 @@ MUTANTS = [
     ('ops.cuh', '{ return Code(x ^ sign); }', '{ return x; }', 'reduce', ('forward',)),
     ('ops.cuh', 'is_max ? ~code(0) : 0', 'is_max ? 0 : 0', 'reduce', ('forward',)),
 ]
+# Of the executor: counters, barriers, words, scratch. Most differ in time only, so all orders of threads are tried.
+ALL = ('forward', 'backward', 'random:7')
+PLAN_MUTANTS = [
+    ('plan.cuh', '        store_word_sys(words + at / 4, 0);\n', '', 'plan', ALL),
+    ('plan.cuh', '        __syncthreads(); /* B */\n', '', 'plan', ALL),
+    ('plan.cuh', '        __syncthreads(); /* A */\n', '', 'plan', ALL),
+    ('plan.cuh', '        __syncthreads(); /* the sources before were read */\n', '', 'plan', ALL),
+    ('plan.cuh', '        __syncthreads(); /* the stage is full */\n', '', 'plan', ALL),
+    ('plan.cuh', 'c.frames[0] = plan_own_counts(a, c)[0];', '', 'plan', ALL),
+    ('plan.cuh', 'c.frames[1] = plan_own_counts(a, c)[1];', 'c.frames[1] = 1;', 'plan', ALL),
+    ('plan.cuh', 'return c.frames[protocol] - c.known[protocol] < HKT__PLAN_SLOTS;', 'return true;', 'plan', ALL),
+    ('plan.cuh', 'return c.known[PLAN_SIMPLE] > c.frames[PLAN_SIMPLE];', 'return true;', 'plan', ALL),
+    ('plan.cuh', '/* P6 */\n            return false;', '\n            return true;', 'plan', ALL),
+    ('plan.cuh', '+ HKT__PLAN_INSTANCES <= round)\n        return false;', '+ HKT__PLAN_INSTANCES <= round)\n        return true;',
+     'plan', ALL),
+    ('plan.cuh', '<< 32 | unsigned(need.count)))', '<< 32 | (unsigned(need.count) - 1)))', 'plan', ALL),
+    ('plan.cuh', 'load_word_block(&feeder.done) >= c.done + c.bytes', 'true', 'plan', ALL),
+    ('plan.cuh', 'load_word_sys(&a.watch->abort) == 0)', 'true)', 'plan', ALL),
+    ('plan.cuh', 'return base + (at < rest);', 'return base;', 'plan', ALL),
+]
+# The two ends of each pair of labels; on x86 the processor keeps the order by itself, so only the sanitizer can tell.
+ORDER_MUTANTS = [
+    ('device.cuh', '__atomic_store_n(p, x, __ATOMIC_RELEASE);', '__atomic_store_n(p, x, __ATOMIC_RELAXED);', 'plan', ('random:7',)),
+    ('device.cuh', 'return __atomic_load_n(p, __ATOMIC_ACQUIRE);', 'return __atomic_load_n(p, __ATOMIC_RELAXED);', 'plan',
+     ('random:7',)),
+    ('plan.cuh', '        __syncthreads(); /* B */\n', '', 'plan', ('random:7',)),
+]
 FLAGS = ['-std=c++17', '-O0', '-w', '-DHKT__CUDA_EMU', '-fno-strict-aliasing', '-ffp-contract=off', '-fno-exceptions',
          '-fno-rtti', '-rdynamic']
 
 
-def build(root, cxx, libraries, mutant, folder):
+def build(root, cxx, libraries, mutant, folder, is_order):
     """Compiles and links the tests with one bug in; returns the program."""
     name, old, new, part, _ = mutant
     kernels, here = os.path.join(folder, 'kernels'), os.path.join(root, 'tests', 'cuda-emu')
@@ -45,15 +73,18 @@ def build(root, cxx, libraries, mutant, folder):
     with open(path, 'w', encoding='utf-8') as file:
         file.write(text.replace(old, new))
     program = os.path.join(folder, 'test')
+    tests, libraries = libraries[part == 'plan'], libraries[2:]
+    flags = FLAGS + (['-fsanitize=thread', '-DHKT__PLAN_THREADS=32'] if is_order else ['-DHKT__PLAN_THREADS=64'])
     includes = [f'-I{path}' for path in (folder, here, f'{here}/include', f'{root}/include', f'{root}/src')]
-    subprocess.run([cxx, *FLAGS, *includes, os.path.join(here, f'kernels_{part}.cc'), '-o', program, '-Wl,--start-group',
-                    *libraries, '-Wl,--end-group', '-lcmocka', '-lpthread', '-ldl', '-lm'], check=True)
+    subprocess.run([cxx, *flags, *includes, os.path.join(here, f'kernels_{part}.cc'), '-o', program, '-Wl,--start-group',
+                    tests, *libraries, '-Wl,--end-group', '-lcmocka', '-lpthread', '-ldl', '-lm'], check=True)
     return program
 
 
 def is_found(program, orders):
     for order in orders:
-        run = subprocess.run([program], env={**os.environ, 'EMU_ORDER': order, 'EMU_FRESH': '1', 'EMU_TIMEOUT_S': '10'}, timeout=60,
+        run = subprocess.run([program], env={**os.environ, 'EMU_ORDER': order, 'EMU_FRESH': '1', 'EMU_TIMEOUT_S': '5', 'HOCKET_TEST_SMALL': '1',
+                                                  'TSAN_OPTIONS': 'halt_on_error=1'}, timeout=100,
                              stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
         if run.returncode != 0:
             return True
@@ -62,11 +93,11 @@ def is_found(program, orders):
 
 def main():
     root, cxx, libraries = sys.argv[2], sys.argv[3], sys.argv[4:]
-    mutants = MUTANTS[:FEW] if sys.argv[1] == 'few' else MUTANTS
+    mutants = {'few': MUTANTS[:FEW] + PLAN_MUTANTS[:1], 'all': MUTANTS + PLAN_MUTANTS, 'order': ORDER_MUTANTS}[sys.argv[1]]
     missed = 0
     for mutant in mutants:
         with tempfile.TemporaryDirectory(prefix='hocket-mutant-') as folder:
-            if not is_found(build(root, cxx, libraries, mutant, folder), mutant[4]):
+            if not is_found(build(root, cxx, libraries, mutant, folder, sys.argv[1] == 'order'), mutant[4]):
                 missed += 1
                 print(f'not found: kernels/{mutant[0]}: "{mutant[1]}" replaced by "{mutant[2]}"')
     print(f'{len(mutants)} bugs planted, {len(mutants) - missed} found')

@@ -48,7 +48,7 @@ class Kernel:
         special = re.fullmatch(r'(%\w+)\.([xyz])', x)
         if special and special[1] in SPECIAL:
             return f'{c}({SPECIAL[special[1]]}.{special[2]})'
-        if re.fullmatch(r'%[a-z]+\d+', x):
+        if re.fullmatch(r'%([a-z]+\d+|tmp)', x):
             return f'as<{c}>({x[1:]})'
         if x in self.params:
             return f'uint64_t(params + {self.params[x]})'
@@ -155,8 +155,8 @@ class Kernel:
             return self.compare(words, args)
         if name == 'selp':
             return f'{self.operand(args[3], "pred")} ? {self.operand(args[1], t)} : {self.operand(args[2], t)}'
-        if name == 'cvta':
-            return self.operand(args[1], 'u64')
+        if name == 'cvta': # memory of the block as others see it: from its number to its address
+            return ('uint64_t(shared) + ' if words[1] == 'shared' else '') + self.operand(args[1], 'u64')
         if name == 'cvt':
             return self.convert(words, args)
         if name == 'atom' and 'xor' in words:
@@ -201,6 +201,10 @@ class Kernel:
             names = ', '.join(f'{register[2]}{i}{{}}' for i in range(int(register[3])))
             self.registers.append(f'    {C_TYPES[register[1]]} {names};')
             return True
+        if text == '.reg .b64 %tmp': # of a cvta; one for all of them
+            if '    uint64_t tmp{};' not in self.registers:
+                self.registers.append('    uint64_t tmp{};')
+            return True
         shared = re.fullmatch(r'\.shared\s+\.align\s+(\d+)\s+\.b8\s+(\w+)\[(\d+)\]', text)
         if shared:
             align = int(shared[1])
@@ -241,6 +245,7 @@ def kernels(path, wanted):
         source = re.sub(r'//[^\n]*', '', file.read())
     if re.search(r'^\s*(\.visible\s+)?\.func', source, re.M):
         raise Unknown('.func: the kernels call nothing that is not inlined')
+    common = re.findall(r'^(\.shared\s[^;]*);', source, re.M) # of all kernels of the file
     tables = constants(source)
     for name, values in tables.items():
         print(f'alignas(16) static unsigned char {name}[] = {{{values}}};')
@@ -253,6 +258,8 @@ def kernels(path, wanted):
             sizes.append((kernel.param_bytes, int(param[3])))
             kernel.param_bytes += int(param[3])
         kernel.sizes = sizes
+        for text in common:
+            kernel.declare(text)
         if len(sizes) != 1:
             raise Unknown(f'{entry[1]}: parameters {entry[2]}; a kernel takes one structure')
         body = re.sub(r'^(\$\w+):', r';\1:;', entry[4], flags=re.M)

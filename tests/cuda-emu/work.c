@@ -114,6 +114,15 @@ cudaError_t cudaMemsetAsync(void *p, int value, size_t bytes, cudaStream_t strea
     return emu_enqueue(stream, op);
 }
 
+cudaError_t cudaFuncGetAttributes(struct cudaFuncAttributes *attributes, const void *kernel)
+{
+    const cudaError_t rc = emu_enter(__func__);
+
+    if (rc == cudaSuccess)
+        *attributes = (struct cudaFuncAttributes){ .maxThreadsPerBlock = kernel != NULL ? EMU_THREADS_MAX : 0 };
+    return rc;
+}
+
 static void run_host(struct emu_op *op)
 {
     op->u.host.function(op->u.host.user);

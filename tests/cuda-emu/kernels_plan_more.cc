@@ -1,0 +1,3 @@
+/* Kernels for the emulation: the sources that nvcc builds, through g++. */
+#include "kernels/plan_ints.cu"
+#include "kernels/plan_small.cu"
