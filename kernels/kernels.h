@@ -93,8 +93,8 @@ struct hkt__cuda_module {
     /** One rank's part of a collective, by exactly on->blocks_max blocks, of which all that may run at a time must fit the
      *  device beside those of other ranks (device/cuda_plan.h). A plan that only moves bytes has no operation:
      *  HKT_OP_COUNT. */
-    /** Loads the kernels of plans on the current device: loading one may wait for all that run, and those of plans wait for
-     *  each other. */
+    /** Loads the kernels of plans, and the divisions that follow them, on the current device: loading one may wait for all that
+     *  run, and those of plans wait for each other. */
     int (*plan_load)(void);
     int (*plan)(const struct hkt__plan_args *args, enum hkt_op op, enum hkt_dtype dtype, const struct hkt__kernel_on *on);
 
@@ -113,6 +113,8 @@ struct hkt__cuda_module {
     const char *(*error_text)(int rc);
 
     /* Devices and what they reach. */
+    /** Of the calling thread. */
+    int (*device_current)(int *out_device);
     /** Makes `device` current for functions that enqueue, and says which was; the caller puts that back. */
     int (*device_use)(int device, int *out_before);
     /** Where the device sits on its bus: the same text in all processes that use it. */

@@ -148,16 +148,21 @@ static int plan(const struct hkt__plan_args *args, enum hkt_op op, enum hkt_dtyp
     return (int)cudaLaunchKernel(kernel, grid, block, params, 0, (cudaStream_t)on->stream);
 }
 
-static int plan_load(void)
+static int load_one(const void *kernel)
 {
     struct cudaFuncAttributes attributes;
-    int rc = (int)cudaFuncGetAttributes(&attributes, hkt__kernel_plan_move());
+
+    return kernel == NULL ? (int)cudaSuccess : (int)cudaFuncGetAttributes(&attributes, kernel);
+}
+
+static int plan_load(void)
+{
+    int rc = load_one(hkt__kernel_plan_move());
 
     for (int dtype = 0; dtype < HKT_DTYPE_COUNT && rc == cudaSuccess; dtype++) {
-        const void *kernel = plan_kernel((enum hkt_dtype)dtype);
-
-        if (kernel != NULL)
-            rc = (int)cudaFuncGetAttributes(&attributes, kernel);
+        rc = load_one(plan_kernel((enum hkt_dtype)dtype));
+        if (rc == cudaSuccess)
+            rc = load_one(hkt__kernel_divide((enum hkt_dtype)dtype)); /* follows plans that average */
     }
     return rc;
 }
@@ -182,6 +187,7 @@ const struct hkt__cuda_module *hkt__cuda_module(void)
         .device_alloc = hkt__cuda_device_alloc,
         .device_free = hkt__cuda_device_free,
         .error_text = hkt__cuda_error_text,
+        .device_current = hkt__cuda_device_current,
         .device_use = hkt__cuda_device_use,
         .device_place = hkt__cuda_device_place,
         .device_multiprocessors = hkt__cuda_device_multiprocessors,

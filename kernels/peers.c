@@ -7,6 +7,11 @@
 
 _Static_assert(sizeof(struct hkt__cuda_handle) == sizeof(cudaIpcMemHandle_t), "a handle is CUDA's");
 
+int hkt__cuda_device_current(int *out_device)
+{
+    return (int)cudaGetDevice(out_device);
+}
+
 int hkt__cuda_device_use(int device, int *out_before)
 {
     return hkt__cuda_enter(device, out_before);
@@ -63,9 +68,14 @@ int hkt__cuda_ipc_open(const struct hkt__cuda_handle *handle, int device, void *
     memcpy(&theirs, handle, sizeof theirs);
     rc = (int)cudaIpcOpenMemHandle(&p, theirs, cudaIpcMemLazyEnablePeerAccess);
     (void)cudaGetLastError();
+    if (rc != cudaSuccess)
+        p = NULL;
+    rc = hkt__cuda_leave(rc, device, before);
     if (rc == cudaSuccess)
         *out = p;
-    return hkt__cuda_leave(rc, device, before);
+    else if (p != NULL)
+        (void)cudaIpcCloseMemHandle(p); /* the caller is told that there is none */
+    return rc;
 }
 
 int hkt__cuda_ipc_close(void *p, int device)

@@ -68,10 +68,12 @@ int hkt__cuda_device_alloc(void **out, size_t bytes, int device)
 
     if (rc != cudaSuccess)
         return rc;
-    rc = (int)cudaMalloc(&p, bytes);
+    rc = hkt__cuda_leave((int)cudaMalloc(&p, bytes), device, user);
     if (rc == cudaSuccess)
         *out = p;
-    return hkt__cuda_leave(rc, device, user);
+    else if (p != NULL)
+        (void)cudaFree(p); /* the caller is told that there is none */
+    return rc;
 }
 
 int hkt__cuda_device_free(void *p)

@@ -15,6 +15,7 @@ const char *hkt__cuda_error_text(int rc);
 
 /* peers.c */
 struct hkt__cuda_handle;
+int hkt__cuda_device_current(int *out_device);
 int hkt__cuda_device_use(int device, int *out_before);
 int hkt__cuda_device_place(int device, char *out_text, size_t bytes);
 int hkt__cuda_device_multiprocessors(int device, int *out_count);

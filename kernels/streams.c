@@ -13,10 +13,12 @@ int hkt__cuda_stream_create(void **out_stream, int device)
 
     if (rc != cudaSuccess)
         return rc;
-    rc = (int)cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
+    rc = hkt__cuda_leave((int)cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), device, before);
     if (rc == cudaSuccess)
         *out_stream = stream;
-    return hkt__cuda_leave(rc, device, before);
+    else if (stream != NULL)
+        (void)cudaStreamDestroy(stream); /* the caller is told that there is none */
+    return rc;
 }
 
 int hkt__cuda_stream_destroy(void *stream)
@@ -64,10 +66,12 @@ int hkt__cuda_event_create(void **out_event, int device)
 
     if (rc != cudaSuccess)
         return rc;
-    rc = (int)cudaEventCreateWithFlags(&event, cudaEventDisableTiming);
+    rc = hkt__cuda_leave((int)cudaEventCreateWithFlags(&event, cudaEventDisableTiming), device, before);
     if (rc == cudaSuccess)
         *out_event = event;
-    return hkt__cuda_leave(rc, device, before);
+    else if (event != NULL)
+        (void)cudaEventDestroy(event); /* the caller is told that there is none */
+    return rc;
 }
 
 int hkt__cuda_event_destroy(void *event)

@@ -76,6 +76,8 @@ static bool allocate_far(struct perf_rank *rank)
     rank->far_send = memory[0];
     rank->far_recv = memory[1];
     if (rc == HKT_OK)
+        rc = hkt_device_stream_create(&rank->stream, rank->device);
+    if (rc == HKT_OK)
         rc = perf_upload(rank);
     if (rc < 0)
         hkt_tool_say("perf", "rank %d: %s", rank->rank, hkt_last_error());
@@ -117,6 +119,7 @@ static bool allocate(struct perf_rank *rank)
 
 static void release(struct perf_rank *rank)
 {
+    hkt_stream_destroy(rank->stream);
     if (hkt_device_free(rank->far_send) < 0 || hkt_device_free(rank->far_recv) < 0)
         hkt_tool_say("perf", "rank %d: %s", rank->rank, hkt_last_error());
     /* Registered buffers end with the communicator. */
@@ -338,6 +341,8 @@ static int measure_all(struct perf_rank *rank)
         ok = perf_model_make(rank->options->replay, &model) && run_replay(rank, &model, report, &wrong);
     free(model.sizes);
     end.completed = ok && cost_since(rank, &start, &end) == HKT_OK;
+    if (rank->rank == 0 && rank->options->on_device && end.completed)
+        printf("# calls ran %s\n", hkt_comm_device(rank->comm)[0] != '\0' ? hkt_comm_device(rank->comm) : "through memory of the host");
     ok = perf_report_close(report, &end) && end.completed;
     return ok && wrong == 0 ? TOOL_OK : TOOL_FAILED;
 }

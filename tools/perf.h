@@ -16,7 +16,7 @@ struct perf_options {
     size_t bytes_min, bytes_max, step_bytes;
     int step_factor;                 /* > 1: multiply, else add step_bytes */
     bool on_device;                  /* buffers in memory of CUDA devices */
-    int iters, warmup_iters, check_iters, threads, blocking, local_register;
+    int iters, warmup_iters, check_iters, threads, gpus, blocking, local_register;
     enum perf_average average;
     bool dtypes[HKT_DTYPE_COUNT], ops[HKT_OP_COUNT];
     int root;                        /* -1: every root */
@@ -54,6 +54,7 @@ struct perf_rank {
     unsigned char *send, *recv;      /* what calls take; on a device, their image on the host */
     unsigned char *far_send, *far_recv; /* what calls take there; NULL: host memory */
     int device;
+    struct hkt_stream *stream;       /* of CUDA, on a device; NULL: calls run in this thread */
     size_t buffer_bytes;
     double *times;                   /* per iteration, microseconds */
     size_t *counts, *displs;         /* of v-variants, [nranks] each */

@@ -23,9 +23,9 @@ static enum hkt_status send_recv(struct perf_rank *rank, const struct perf_case 
     enum hkt_status rc = hkt_group_start();
 
     if (rc == HKT_OK)
-        rc = hkt_send(send, c->count, c->dtype, next, rank->comm, NULL);
+        rc = hkt_send(send, c->count, c->dtype, next, rank->comm, rank->stream);
     if (rc == HKT_OK)
-        rc = hkt_recv(recv, c->count, c->dtype, prev, rank->comm, NULL);
+        rc = hkt_recv(recv, c->count, c->dtype, prev, rank->comm, rank->stream);
     const enum hkt_status end = hkt_group_end();
 
     return rc < 0 ? rc : end;
@@ -38,11 +38,11 @@ static enum hkt_status call_v(struct perf_rank *rank, const struct perf_case *c,
     switch (c->coll) {
     case HKT_ALL_GATHER_V:
         return hkt_all_gather_v(send, rank->counts[rank->rank], recv, rank->counts, rank->displs, c->dtype, rank->comm,
-                                NULL);
+                                rank->stream);
     case HKT_REDUCE_SCATTER_V:
-        return hkt_reduce_scatter_v(send, recv, rank->counts, c->dtype, c->op, rank->comm, NULL);
+        return hkt_reduce_scatter_v(send, recv, rank->counts, c->dtype, c->op, rank->comm, rank->stream);
     default:
-        return hkt_all_to_all_v(send, recv, &blocks, c->dtype, rank->comm, NULL);
+        return hkt_all_to_all_v(send, recv, &blocks, c->dtype, rank->comm, rank->stream);
     }
 }
 
@@ -56,23 +56,23 @@ enum hkt_status perf_call(struct perf_rank *rank, const struct perf_case *c)
 
     switch (c->coll) {
     case HKT_ALL_REDUCE:
-        return hkt_all_reduce(send, recv, c->count, c->dtype, c->op, comm, NULL);
+        return hkt_all_reduce(send, recv, c->count, c->dtype, c->op, comm, rank->stream);
     case HKT_REDUCE_SCATTER:
-        return hkt_reduce_scatter(send, c->in_place ? recv + own : recv, c->count, c->dtype, c->op, comm, NULL);
+        return hkt_reduce_scatter(send, c->in_place ? recv + own : recv, c->count, c->dtype, c->op, comm, rank->stream);
     case HKT_ALL_GATHER:
-        return hkt_all_gather(c->in_place ? recv + own : send, recv, c->count, c->dtype, comm, NULL);
+        return hkt_all_gather(c->in_place ? recv + own : send, recv, c->count, c->dtype, comm, rank->stream);
     case HKT_BROADCAST:
-        return hkt_broadcast(send, recv, c->count, c->dtype, c->root, comm, NULL);
+        return hkt_broadcast(send, recv, c->count, c->dtype, c->root, comm, rank->stream);
     case HKT_REDUCE:
-        return hkt_reduce(send, recv, c->count, c->dtype, c->op, c->root, comm, NULL);
+        return hkt_reduce(send, recv, c->count, c->dtype, c->op, c->root, comm, rank->stream);
     case HKT_ALL_TO_ALL:
-        return hkt_all_to_all(send, recv, c->count, c->dtype, comm, NULL);
+        return hkt_all_to_all(send, recv, c->count, c->dtype, comm, rank->stream);
     case HKT_GATHER:
-        return hkt_gather(c->in_place ? recv + own : send, recv, c->count, c->dtype, c->root, comm, NULL);
+        return hkt_gather(c->in_place ? recv + own : send, recv, c->count, c->dtype, c->root, comm, rank->stream);
     case HKT_SCATTER:
-        return hkt_scatter(send, c->in_place && is_root ? recv + own : recv, c->count, c->dtype, c->root, comm, NULL);
+        return hkt_scatter(send, c->in_place && is_root ? recv + own : recv, c->count, c->dtype, c->root, comm, rank->stream);
     case HKT_BARRIER:
-        return hkt_barrier(comm, NULL);
+        return hkt_barrier(comm, rank->stream);
     case HKT_SEND_RECV:
         return send_recv(rank, c, send, recv);
     default:
@@ -160,6 +160,8 @@ static enum hkt_status check_calls(struct perf_rank *rank, const struct perf_cas
         if (rc == HKT_OK)
             rc = perf_call(rank, c);
         if (rc == HKT_OK)
+            rc = hkt_stream_synchronize(rank->stream);
+        if (rc == HKT_OK)
             rc = perf_download(rank);
         if (rc == HKT_OK)
             wrong += perf_check(rank, c, text, sizeof text);
@@ -213,6 +215,8 @@ enum hkt_status perf_measure(struct perf_rank *rank, const struct perf_case *c, 
     for (int i = 0; i < options->warmup_iters && rc == HKT_OK; i++)
         rc = perf_call(rank, c);
     if (rc == HKT_OK)
+        rc = hkt_stream_synchronize(rank->stream);
+    if (rc == HKT_OK)
         rc = hkt_barrier(rank->comm, NULL);
     struct hkt_comm_stats stats;
 
@@ -228,6 +232,8 @@ enum hkt_status perf_measure(struct perf_rank *rank, const struct perf_case *c, 
         }
         if (rc == HKT_OK)
             rc = perf_call(rank, c);
+        if (rc == HKT_OK && (options->blocking || i == options->iters - 1))
+            rc = hkt_stream_synchronize(rank->stream);
         const double now = now_us();
 
         rank->times[i] = now - last;
@@ -236,6 +242,10 @@ enum hkt_status perf_measure(struct perf_rank *rank, const struct perf_case *c, 
     if (rc < 0)
         return rc;
     const double time_us = (last - start - waiting) / options->iters;
+
+    /* Calls that were only enqueued have no times of their own. */
+    for (int i = 0; i < options->iters && rank->stream != NULL && !options->blocking; i++)
+        rank->times[i] = time_us;
 
     rc = combine(rank, time_us, moved_bytes(rank, &stats), out_result);
     if (rc < 0)

@@ -5,7 +5,8 @@
 
 #include <stddef.h>
 
-#include "hocket/status.h"
+#include "hocket/comm.h"
+#include "hocket/stream.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -26,6 +27,21 @@ HKT_API HKT_NODISCARD enum hkt_status hkt_device_free(void *memory);
 /** Copy between any two of host and device memory, in the order of the default stream of `device`; done on return.
  *  Errors   INVALID, UNSUPPORTED, SYSTEM with CUDA's text */
 HKT_API HKT_NODISCARD enum hkt_status hkt_device_copy(void *dst, const void *src, size_t bytes, int device);
+
+/** A stream of CUDA's for collectives. All ranks of a call pass one, with buffers that are memory of its device. Where the
+ *  devices of the group reach each other the call is enqueued and returns; else it waits for the stream, and is done when it
+ *  returns: docs/gpu.md. One thread that drives several ranks makes their calls in a group, each on a stream of its own.
+ *  hkt_stream_synchronize and _query work on it, hocket's events do not: use CUDA's.
+ *  cuda_stream  a cudaStream_t of the calling thread's current device; NULL: its default stream
+ *  Owns     borrows cuda_stream until hkt_stream_destroy, which neither waits for it nor ends it
+ *  Errors   UNSUPPORTED: no devices; SYSTEM, NOMEM */
+HKT_API HKT_NODISCARD enum hkt_status hkt_stream_from_cuda(struct hkt_stream **out_stream, void *cuda_stream);
+/** The same with a new stream of a device, which does not wait for the default stream; hkt_stream_destroy waits for it. */
+HKT_API HKT_NODISCARD enum hkt_status hkt_device_stream_create(struct hkt_stream **out_stream, int device);
+
+/** How calls on CUDA streams run on a communicator, in one line: on the devices and at what cost of memory, or through memory
+ *  of the host and why. "": none was made yet. Valid while comm lives. */
+HKT_API const char *hkt_comm_device(const struct hkt_comm *comm);
 
 #ifdef __cplusplus
 }

@@ -3,7 +3,7 @@
  * thread may drive several ranks. */
 #include <stdio.h>
 
-#include "comm/call.h"
+#include "comm/far.h"
 #include "core/keep.h"
 #include "exec/call.h"
 
@@ -45,8 +45,9 @@ static int describe_collective(const struct hkt__collective *work, char *out_tex
 }
 
 /** A collective has waited for too long. */
-static enum hkt_status collective_expired(const struct hkt__collective *work)
+static enum hkt_status collective_expired(const struct hkt__collective *call)
 {
+    const struct hkt__collective *work = hkt__far_waiting(call);
     const struct hkt_comm *comm = work->call->comm;
     char waits[384], who[384];
     const int peer = describe_collective(work, waits, sizeof waits);
@@ -67,7 +68,7 @@ static enum hkt_status wait_a_little(const struct hkt__collective *work, struct 
     if (advice == HKT__WAIT_PARK)
         hkt__comm_park(comm, wait->sleep_ns);
     if (advice == HKT__WAIT_TELL)
-        hkt__notes_tell(comm, &work->bind.stamp);
+        hkt__notes_tell(comm, &hkt__far_waiting(work)->bind.stamp);
     return advice == HKT__WAIT_EXPIRED ? HKT_ERR_TIMEOUT : HKT_OK;
 }
 
@@ -259,7 +260,7 @@ static enum hkt_status drive_shares(struct share *shares, size_t nshares, struct
                 end_share(&shares[i], share_expired(&shares[i]));
             } else if (advice == HKT__WAIT_TELL) {
                 if (shares[i].phase_count > 0 && !shares[i].is_p2p)
-                    hkt__notes_tell(shares[i].comm, &shares[i].work.bind.stamp);
+                    hkt__notes_tell(shares[i].comm, &hkt__far_waiting(&shares[i].work)->bind.stamp);
             } else {
                 /* Sleep on one of them only; the others are looked at again soon. */
                 hkt__comm_park(shares[i].comm, nshares > 1 ? 100000 : wait.sleep_ns);
@@ -352,9 +353,22 @@ enum hkt_status hkt__batch_run(struct hkt__call *calls, size_t count)
     return rc;
 }
 
+/** Messages on a stream of CUDA's wait for it here: what it was given may not depend on what follows. */
+static enum hkt_status check_far(struct hkt__call *call)
+{
+    enum hkt_status rc = hkt__call_check(call);
+
+    if (rc == HKT_OK && call->far != NULL && call->coll == HKT_SEND_RECV)
+        rc = hkt__far_stream_wait(call->far);
+    return rc;
+}
+
 enum hkt_status hkt__call_submit(struct hkt__call *call, struct hkt_stream *stream)
 {
-    const enum hkt_status rc = hkt__call_check(call);
+    call->far = hkt__stream_far(stream);
+    if (call->far != NULL)
+        stream = NULL;
+    const enum hkt_status rc = check_far(call);
 
     if (hkt__group_is_open())
         return rc < 0 ? hkt__group_spoil(rc) : hkt__group_add(call, stream);

@@ -30,6 +30,7 @@ struct hkt__call {
     struct hkt_blocks blocks;   /* v-variants; borrowed */
     struct hkt__staging staging;
     struct hkt_comm *comm;
+    const struct hkt__far_stream *far; /* of CUDA; borrowed while the call runs. NULL: a call of the host, whatever memory it is on */
     uint64_t ticket;            /* its turn on comm: taken when it is queued, or is about to run */
 };
 
@@ -65,6 +66,13 @@ HKT_NODISCARD enum hkt_status hkt__algo_list_parse(const char *list, const struc
 /* prepare.c */
 /** Algorithm, plan, slices and kernel for a call; kept by the communicator, good until its next preparation. */
 HKT_NODISCARD enum hkt_status hkt__prepare(const struct hkt__call *call, const struct hkt__prepared **out_prepared);
+/** The same for a device: the algorithm and its plan, good until the next preparation; user_ok: as struct hkt__select_args. */
+HKT_NODISCARD enum hkt_status hkt__prepare_far(const struct hkt__call *call, bool user_ok, const struct hkt__algo **out_algo,
+                                               struct hkt__cached_plan **out_cached);
+/** Elements of the largest block over all ranks: what slicing depends on, so it must be the same everywhere. */
+size_t hkt__block_elems_max(const struct hkt__call *call);
+/** What all ranks must say alike, but for the algorithm. */
+struct hkt__stamp hkt__call_stamp(const struct hkt__call *call);
 bool hkt__coll_is_v(enum hkt_coll coll);
 /** Elements of the collective's whole vector, the same on all ranks. 0 for all_to_all_v, of which no rank knows it. */
 size_t hkt__vector_elems(const struct hkt__call *call);
@@ -76,10 +84,16 @@ struct hkt__collective {
     struct hkt__bind bind;
     struct hkt__record *record;
     size_t own_count;           /* what grid.counts points at for the buffer with one block */
-    enum { HKT__COLLECTIVE_LINKING, HKT__COLLECTIVE_RUNNING, HKT__COLLECTIVE_DONE } state;
+    enum { HKT__COLLECTIVE_FAR, HKT__COLLECTIVE_LINKING, HKT__COLLECTIVE_RUNNING, HKT__COLLECTIVE_DONE } state;
 };
 /** Choose, plan, bind. A failure here ends the communicator, except UNSUPPORTED and INVALID (nothing was sent). */
 HKT_NODISCARD enum hkt_status hkt__collective_start(struct hkt__collective *work, struct hkt__call *call);
+/** The same for a call that was begun on a stream of CUDA and goes on in memory of the host. */
+HKT_NODISCARD enum hkt_status hkt__collective_go_on(struct hkt__collective *work);
+/** Fills work->bind.grid for a plan of algo: where the blocks of this call's buffers lie. */
+HKT_NODISCARD enum hkt_status hkt__collective_grid(struct hkt__collective *work, const struct hkt__algo *algo);
+/** Elements of the result at this rank, where averages divide; 0: it has none. */
+size_t hkt__collective_result(const struct hkt__call *call);
 /** As hkt__run_poll. */
 HKT_NODISCARD enum hkt_status hkt__collective_poll(struct hkt__collective *work);
 /** Post-process and close the record; status is what the poll ended with. */

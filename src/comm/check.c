@@ -176,5 +176,7 @@ enum hkt_status hkt__call_check(struct hkt__call *call)
     call->staging.in_bytes = extent.in_used ? extent.in_bytes : 0;
     call->staging.out_bytes = extent.out_used ? extent.out_bytes : 0;
     rc = hkt__stage_look(call);
+    if (rc == HKT_ERR_INVALID)
+        return rc;
     return rc < 0 ? hkt__comm_fail_here(call->comm, rc, hkt_coll_name(call->coll)) : HKT_OK; /* others may be at it */
 }

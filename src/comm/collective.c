@@ -5,6 +5,7 @@
  * communicator keeps. */
 #include <string.h>
 
+#include "comm/far.h"
 #include "comm/stage.h"
 #include "core/mem.h"
 #include "exec/call.h"
@@ -130,8 +131,27 @@ static enum hkt_status premultiply(struct hkt__call *call, const struct hkt__use
     return HKT_OK;
 }
 
+enum hkt_status hkt__collective_grid(struct hkt__collective *work, const struct hkt__algo *algo)
+{
+    const int32_t *ranks = hkt__site_ranks(&work->call->comm->site, algo);
+    const enum hkt_status rc = hkt__coll_is_v(work->call->coll) ? bind_blocks(work, &work->bind.grid) : HKT_OK;
+
+    return rc == HKT_OK && ranks != NULL ? sort_blocks(work, ranks, &work->bind.grid) : rc;
+}
+
 enum hkt_status hkt__collective_start(struct hkt__collective *work, struct hkt__call *call)
 {
+    work->call = call;
+    work->record = NULL;
+    work->cached = NULL;
+    if (call->far != NULL)
+        return hkt__far_start(work);
+    return hkt__collective_go_on(work);
+}
+
+enum hkt_status hkt__collective_go_on(struct hkt__collective *work)
+{
+    struct hkt__call *call = work->call;
     struct hkt_comm *comm = call->comm;
     const struct hkt__user_op *op = user_op(call);
     const struct hkt__prepared *prepared;
@@ -139,8 +159,6 @@ enum hkt_status hkt__collective_start(struct hkt__collective *work, struct hkt__
     const void *in;
     enum hkt_status rc;
 
-    work->call = call;
-    work->record = NULL;
     work->state = HKT__COLLECTIVE_LINKING;
     rc = hkt__stage_begin(call, &comm->room.stage);
     if (rc < 0)
@@ -164,10 +182,7 @@ enum hkt_status hkt__collective_start(struct hkt__collective *work, struct hkt__
         bind->callback_arg = op->arg;
     }
     work->record = hkt__recorder_begin(&comm->watch.recorder, &bind->stamp, prepared->algo->info.name, -1);
-    const int32_t *ranks = hkt__site_ranks(&comm->site, prepared->algo);
-
-    rc = hkt__coll_is_v(call->coll) ? bind_blocks(work, &bind->grid) : HKT_OK;
-    return rc == HKT_OK && ranks != NULL ? sort_blocks(work, ranks, &bind->grid) : rc;
+    return hkt__collective_grid(work, prepared->algo);
 }
 
 /** While connections are missing: what has arrived on those that stand. Ranks that called something else may never open
@@ -202,6 +217,8 @@ enum hkt_status hkt__collective_poll(struct hkt__collective *work)
 {
     struct hkt_comm *comm = work->call->comm;
 
+    if (work->state == HKT__COLLECTIVE_FAR)
+        return hkt__far_poll(work);
     if (work->state == HKT__COLLECTIVE_LINKING) {
         const enum hkt_status rc = hkt__plans_link(comm, work->cached, work->bind.channels);
 
@@ -213,16 +230,22 @@ enum hkt_status hkt__collective_poll(struct hkt__collective *work)
     return hkt__run_poll(comm->run);
 }
 
+size_t hkt__collective_result(const struct hkt__call *call)
+{
+    if (call->coll == HKT_REDUCE && call->root != call->comm->rank)
+        return 0;
+    return call->coll == HKT_REDUCE_SCATTER_V ? call->blocks.send_counts[call->comm->rank] : call->count;
+}
+
 /** What is left to do where the result lies: averages divide; one rank alone has met no other input, so that only now
  *  the operation makes a logical result 0 or 1 (the others leave it as it is). */
 static void finish_result(const struct hkt__collective *work)
 {
     const struct hkt__call *call = work->call;
-    const size_t count =
-        call->coll == HKT_REDUCE_SCATTER_V ? call->blocks.send_counts[call->comm->rank] : call->count;
+    const size_t count = hkt__collective_result(call);
     const void *const result[] = {call->out};
 
-    if (call->coll == HKT_REDUCE && call->root != call->comm->rank)
+    if (count == 0)
         return;
     if (call->op == HKT_AVG)
         hkt__divide(call->out, count, call->dtype, call->comm->nranks);
@@ -234,8 +257,13 @@ enum hkt_status hkt__collective_finish(struct hkt__collective *work, enum hkt_st
 {
     struct hkt__call *call = work->call;
 
+    const bool was_far = work->state == HKT__COLLECTIVE_FAR; /* all is enqueued, or the communicator has failed */
+
+    if (was_far)
+        hkt__far_give_up(call->comm->far, status);
+
     work->state = HKT__COLLECTIVE_DONE;
-    if (status == HKT_OK && (call->op == HKT_AVG || (call->comm->nranks == 1 && work->bind.reduce != NULL)))
+    if (status == HKT_OK && !was_far && (call->op == HKT_AVG || (call->comm->nranks == 1 && work->bind.reduce != NULL)))
         finish_result(work);
     status = hkt__stage_end(call, status);
     if (work->record != NULL)

@@ -5,6 +5,7 @@
 
 #include "comm/call.h"
 #include "comm/comm_int.h"
+#include "comm/far.h"
 #include "comm/stage.h"
 #include "core/log.h"
 #include "core/mem.h"
@@ -407,6 +408,7 @@ void hkt__comm_free(struct hkt_comm *comm)
 {
     if (comm == NULL)
         return;
+    hkt__far_fini(comm);
     hkt__p2p_destroy(comm->p2p);
     hkt__registered_fini(comm);
     hkt__plans_fini(&comm->planning.plans);
@@ -457,6 +459,8 @@ enum hkt_status hkt_comm_destroy(struct hkt_comm *comm)
     if (comm == NULL)
         return HKT_OK;
     hkt__turn_drain(&comm->turn);
+    if (comm->far != NULL)
+        (void)hkt__far_drain(comm->far); /* while failures of peers are still heard of */
     const enum hkt_status rc = hkt__comm_report(comm);
     struct hkt__job *job = comm->job;
 

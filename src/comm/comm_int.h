@@ -26,6 +26,7 @@ struct hkt__failure {
     _Atomic int status;                      /* enum hkt_status; release F1 after error is written, acquire F2 by readers */
     pthread_mutex_t lock;                    /* one writer at a time */
     struct hkt__error error;
+    struct hkt__plan_watch *launches;        /* of calls on devices, to be aborted; guarded by lock; NULL: none */
     bool is_told;                            /* a call has returned the first cause; of the thread whose turn it is */
 };
 
@@ -161,6 +162,7 @@ struct hkt_comm {
     struct hkt__call_room room;
     struct hkt__comm_counts counts;
     const struct hkt__cuda_module *cuda;     /* NULL: this process does not use CUDA */
+    struct hkt__far *far;                    /* calls on CUDA streams; NULL before the first: far.h */
 };
 
 /** What a communicator is made of. */

@@ -2,7 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "comm/comm_int.h"
+#include "comm/far.h"
 #include "core/clock.h"
 #include "core/log.h"
 
@@ -14,6 +14,7 @@ void hkt__comm_fail(struct hkt_comm *comm, const struct hkt__error *error)
     if (atomic_load_explicit(&failure->status, memory_order_relaxed) == HKT_OK) {
         failure->error = *error;
         atomic_store_explicit(&failure->status, error->status, memory_order_release); /* F1: publishes error */
+        hkt__far_abort(comm);
         hkt__log(HKT__SUB_COMM, HKT__LOG_INFO, "%s: %s", comm->name, error->text);
     }
     pthread_mutex_unlock(&failure->lock);

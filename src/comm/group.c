@@ -11,6 +11,7 @@ struct group {
     size_t count;
     struct hkt__kept calls;   /* of struct hkt__call; taken at the first call */
     struct hkt_stream *stream;
+    bool is_far;              /* each call has a stream of CUDA's of its own; stream is NULL then */
     enum hkt_status status;   /* first failure of a call inside */
     struct hkt__error error;
 };
@@ -47,14 +48,15 @@ enum hkt_status hkt__group_add(const struct hkt__call *call, struct hkt_stream *
 {
     if (group.count == HKT_GROUP_OPS_MAX)
         return hkt__group_spoil(hkt__fail(HKT_ERR_INVALID, "a group holds at most %d operations", HKT_GROUP_OPS_MAX));
-    if (group.count > 0 && group.stream != stream)
-        return hkt__group_spoil(hkt__fail(HKT_ERR_INVALID, "all operations of a group must use the same stream"));
+    if (group.count > 0 && (group.stream != stream || group.is_far != (call->far != NULL)))
+        return hkt__group_spoil(hkt__fail(HKT_ERR_INVALID, "all operations of a group must use the same stream, or streams of CUDA"));
     if (!reserve()) {
         hkt__fail(HKT_ERR_NOMEM, "no memory for a group of more than %zu operations", group.count);
         return hkt__group_spoil(hkt__batch_refuse(call, 1));
     }
     ((struct hkt__call *)group.calls.memory)[group.count++] = *call;
     group.stream = stream;
+    group.is_far = call->far != NULL;
     return HKT_OK;
 }
 

@@ -85,8 +85,7 @@ static enum hkt_status choose(const struct hkt__call *call, struct hkt__choice *
     return HKT_OK;
 }
 
-/** Elements of the largest block over all ranks: what slicing depends on, so it must be the same everywhere. */
-static size_t block_elems_max(const struct hkt__call *call)
+size_t hkt__block_elems_max(const struct hkt__call *call)
 {
     const size_t *counts = call->coll == HKT_ALL_GATHER_V ? call->blocks.recv_counts : call->blocks.send_counts;
     size_t most = 0;
@@ -114,7 +113,7 @@ static enum hkt_status slice(const struct hkt__call *call, struct hkt__prepared 
     prepared->bind.channels = direct ? 1 : comm->options.channels;
     while (prepared->bind.channels > 1 && prepared->bind.channels * shape->nlanes > HKT__COLL_LANES)
         prepared->bind.channels /= 2;
-    return hkt__lower_slices(shape, block_elems_max(call), hkt_dtype_size(call->dtype), comm->options.slice_bytes,
+    return hkt__lower_slices(shape, hkt__block_elems_max(call), hkt_dtype_size(call->dtype), comm->options.slice_bytes,
                              scratch_bytes, HKT__SCRATCH_INSTANCES, &prepared->bind.nslices,
                              &prepared->bind.scratch_pitch);
 }
@@ -156,12 +155,45 @@ static void log_choice(const struct hkt__call *call, const struct hkt__choice *c
              comm->options.forced[call->coll] != NULL ? " (forced)" : choice->is_tuned ? " (chosen by measurement)" : "");
 }
 
+struct hkt__stamp hkt__call_stamp(const struct hkt__call *call)
+{
+    const unsigned op = call->op == HKT_OP_COUNT ? HKT__CALL_NO_OP : (unsigned)call->op;
+    const bool tell_in_place = call->in_place && in_place_is_agreed(call->coll);
+
+    return (struct hkt__stamp){
+        .call = hkt__call_pack(call->coll, call->dtype, op, 0, tell_in_place ? HKT__CALL_IN_PLACE : 0),
+        .root = hkt__call_has_digest(call->coll) ? counts_digest(call) : call->root,
+        .count = hkt__coll_is_v(call->coll) ? 0 : call->count};
+}
+
+enum hkt_status hkt__prepare_far(const struct hkt__call *call, bool user_ok, const struct hkt__algo **out_algo,
+                                 struct hkt__cached_plan **out_cached)
+{
+    struct hkt_comm *comm = call->comm;
+    struct hkt__select_args args = select_args(call);
+    struct hkt__choice choice = {.algo = comm->options.forced[call->coll]};
+    enum hkt_status rc = HKT_OK;
+
+    args.direct_ok = true; /* scratch of all ranks lies in arenas */
+    args.user_ok = user_ok;
+    args.copy_ok = false;
+    args.tuned = NULL; /* measured in memory of the host */
+    if (choice.algo == NULL)
+        rc = hkt__select(&args, &comm->routes.prices, comm->planning.work, &choice);
+    else if (hkt__unfit(choice.algo, &args)[0] != '\0')
+        rc = hkt__fail(HKT_ERR_UNSUPPORTED, "%s: the forced algorithm %s does not serve %d ranks on devices: %s",
+                       hkt_coll_name(call->coll), choice.algo->info.name, comm->nranks, hkt__unfit(choice.algo, &args));
+    if (rc < 0)
+        return rc;
+    *out_algo = choice.algo;
+    return hkt__plans_get(comm, choice.algo, call->root < 0 ? 0 : call->root, call->in_place, out_cached);
+}
+
 static enum hkt_status prepare_anew(const struct hkt__call *call, struct hkt__prepared *out)
 {
     struct hkt_comm *comm = call->comm;
     struct hkt__prepared prepared = {.key = call_word(call), .root = call->root, .count = call->count};
     const unsigned op = prepared.key >> 10 & 63u;
-    const bool tell_in_place = call->in_place && in_place_is_agreed(call->coll);
     struct hkt__choice choice = {NULL, false};
     enum hkt_status rc = choose(call, &choice);
 
@@ -179,11 +211,8 @@ static enum hkt_status prepare_anew(const struct hkt__call *call, struct hkt__pr
     prepared.bind.dtype = call->dtype;
     prepared.bind.empty_frames = call->count == 0 && !hkt__coll_is_v(call->coll);
     prepared.bind.grid = (struct hkt__grid){.cuts = hkt__plan_shape(prepared.cached->plan)->cuts, .count = call->count};
-    prepared.bind.stamp = (struct hkt__stamp){
-        .call = hkt__call_pack(call->coll, call->dtype, op, (unsigned)(prepared.algo - hkt__algos),
-                               tell_in_place ? HKT__CALL_IN_PLACE : 0),
-        .root = hkt__call_has_digest(call->coll) ? counts_digest(call) : call->root,
-        .count = hkt__coll_is_v(call->coll) ? 0 : call->count};
+    prepared.bind.stamp = hkt__call_stamp(call);
+    prepared.bind.stamp.call |= hkt__call_pack(0, 0, 0, (unsigned)(prepared.algo - hkt__algos), 0);
     prepared.bind.streaming = hkt__vector_elems(call) * hkt_dtype_size(call->dtype) >= HKT__NT_BYTES;
     if (call->op != HKT_OP_COUNT)
         prepared.bind.reduce = hkt__reduce_get(op < HKT_OP_USER ? call->op : HKT_SUM, call->dtype, hkt__isa_best());

@@ -2,6 +2,7 @@
  * device's blocking streams before, and done when the call returns. */
 #include "comm/stage.h"
 
+#include "comm/far.h"
 #include "core/bits.h"
 #include "core/mem.h"
 
@@ -21,6 +22,19 @@ static enum hkt_status where_is(const struct hkt__cuda_module *cuda, const void 
     return rc == 0 ? HKT_OK : hkt__fail(HKT_ERR_SYSTEM, "CUDA cannot tell what memory %p is: %s", p, cuda->error_text(rc));
 }
 
+/** On a stream of CUDA's all memory is its device's. */
+static enum hkt_status check_far(const struct hkt__call *call)
+{
+    const struct hkt__staging *s = &call->staging;
+    const int device = call->far->device;
+
+    if ((s->in_bytes == 0 || (s->in_is_far && s->in_device == device)) &&
+        (s->out_bytes == 0 || (s->out_is_far && s->out_device == device)))
+        return HKT_OK;
+    return hkt__fail(HKT_ERR_INVALID, "%s on a CUDA stream: all buffers must be memory of its device, %d; calls without a stream, "
+                     "or on one of hkt_stream_create, take any", hkt_coll_name(call->coll), device);
+}
+
 enum hkt_status hkt__stage_look(struct hkt__call *call)
 {
     const struct hkt__cuda_module *cuda = call->comm->cuda;
@@ -28,13 +42,17 @@ enum hkt_status hkt__stage_look(struct hkt__call *call)
     enum hkt_status rc = HKT_OK;
 
     s->in_is_far = s->out_is_far = false;
-    if (cuda == NULL || call->is_internal)
+    if (call->is_internal)
         return HKT_OK;
+    if (cuda == NULL)
+        return call->far == NULL ? HKT_OK
+                                 : hkt__fail(HKT_ERR_INVALID, "%s was made before this process used CUDA: it does not know "
+                                             "of devices", call->comm->name);
     if (s->in_bytes > 0)
         rc = where_is(cuda, call->in, &s->in_device, &s->in_is_far);
     if (rc == HKT_OK && s->out_bytes > 0)
         rc = where_is(cuda, call->out, &s->out_device, &s->out_is_far);
-    return rc;
+    return rc == HKT_OK && call->far != NULL ? check_far(call) : rc;
 }
 
 enum hkt_status hkt__stage_copy(const struct hkt_comm *comm, void *dst, const void *src, size_t bytes, int device)

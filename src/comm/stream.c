@@ -10,7 +10,9 @@
 #include <signal.h>
 #include <string.h>
 
-#include "comm/call.h"
+#include "hocket/device.h"
+
+#include "comm/far.h"
 #include "core/clock.h"
 #include "core/mem.h"
 
@@ -33,6 +35,7 @@ struct item {
 };
 
 struct hkt_stream {
+    struct hkt__far_stream *far;     /* of CUDA: then all below is unused, and there is no thread */
     pthread_t thread;
     pthread_mutex_t lock;            /* guards all below */
     pthread_cond_t changed;          /* work came, or the queue drained */
@@ -188,10 +191,56 @@ enum hkt_status hkt_stream_create(struct hkt_stream **out_stream)
     return HKT_OK;
 }
 
+/** A stream of CUDA's; takes far, also on failure. */
+static enum hkt_status wrap(struct hkt__far_stream *far, struct hkt_stream **out_stream)
+{
+    struct hkt_stream *stream = hkt__calloc(1, sizeof *stream);
+
+    if (stream == NULL) {
+        hkt__far_stream_destroy(far);
+        return hkt__fail(HKT_ERR_NOMEM, "no memory for a stream");
+    }
+    stream->far = far;
+    *out_stream = stream;
+    return HKT_OK;
+}
+
+enum hkt_status hkt_stream_from_cuda(struct hkt_stream **out_stream, void *cuda_stream)
+{
+    struct hkt__far_stream *far = NULL;
+    enum hkt_status rc;
+
+    if (out_stream == NULL)
+        return hkt__fail(HKT_ERR_INVALID, "hkt_stream_from_cuda: out_stream must not be NULL");
+    rc = hkt__far_stream_borrow(cuda_stream, &far);
+    return rc < 0 ? rc : wrap(far, out_stream);
+}
+
+enum hkt_status hkt_device_stream_create(struct hkt_stream **out_stream, int device)
+{
+    struct hkt__far_stream *far = NULL;
+    enum hkt_status rc;
+
+    if (out_stream == NULL)
+        return hkt__fail(HKT_ERR_INVALID, "hkt_device_stream_create: out_stream must not be NULL");
+    rc = hkt__far_stream_create(device, &far);
+    return rc < 0 ? rc : wrap(far, out_stream);
+}
+
+struct hkt__far_stream *hkt__stream_far(struct hkt_stream *stream)
+{
+    return stream != NULL ? stream->far : NULL;
+}
+
 void hkt_stream_destroy(struct hkt_stream *stream)
 {
     if (stream == NULL)
         return;
+    if (stream->far != NULL) {
+        hkt__far_stream_destroy(stream->far);
+        hkt__free(stream);
+        return;
+    }
     pthread_mutex_lock(&stream->lock);
     stream->is_ending = true;
     pthread_cond_broadcast(&stream->changed);
@@ -288,6 +337,8 @@ enum hkt_status hkt_stream_synchronize(struct hkt_stream *stream)
 {
     if (stream == NULL)
         return HKT_OK;
+    if (stream->far != NULL)
+        return hkt__far_stream_wait(stream->far);
     pthread_mutex_lock(&stream->lock);
     while (stream->head != NULL || stream->is_busy)
         pthread_cond_wait(&stream->changed, &stream->lock);
@@ -304,6 +355,8 @@ enum hkt_status hkt_stream_query(struct hkt_stream *stream)
 {
     if (stream == NULL)
         return HKT_OK;
+    if (stream->far != NULL)
+        return hkt__far_stream_query(stream->far);
     pthread_mutex_lock(&stream->lock);
     const bool idle = stream->head == NULL && !stream->is_busy;
 
@@ -338,6 +391,8 @@ static enum hkt_status enqueue_event(struct hkt_stream *stream, struct hkt_event
 {
     if (stream == NULL || event == NULL)
         return hkt__fail(HKT_ERR_INVALID, "event and stream must not be NULL: a NULL stream has nothing to mark");
+    if (stream->far != NULL)
+        return hkt__fail(HKT_ERR_UNSUPPORTED, "this event is the host's: mark places in a CUDA stream with CUDA's own");
     pthread_mutex_lock(&stream->lock);
     struct item *item = take_item(stream);
 

@@ -50,6 +50,9 @@
     X(yield, "HOCKET_YIELD", int, -1, 1000000, "-1", "yields before sleeping; -1: 200; 0 with HOCKET_SPIN=1000000 spins only") \
     X(isa, "HOCKET_ISA", string, 0, 0, "", "highest instruction set for kernels: c, sse2, avx2, avx512")               \
     X(cuda, "HOCKET_CUDA", string, 0, 0, "", "path of hocket_cuda.so, or off; default: beside the library, where a driver is loaded") \
+    X(cuda_direct, "HOCKET_CUDA_DIRECT", flag, 0, 1, "1", "calls on CUDA streams run on the devices where these reach each other; 0: through memory of the host") \
+    X(cuda_bytes, "HOCKET_CUDA_BYTES", bytes, 1048576, 1073741824, "40M", "memory of its device that a rank gives to a communicator with calls on CUDA streams") \
+    X(cuda_blocks, "HOCKET_CUDA_BLOCKS", int, 0, 1024, "0", "thread blocks of a collective on a device at most; 0: as many as 32, shared by the ranks on it") \
     X(faults, "HOCKET_FAULTS", string, 0, 0, "", "inject faults, for tests: seed=N,drop=P,dup=P,corrupt=P,delay=P,short=P,kill=N") \
     X(recorder, "HOCKET_RECORDER", int, 16, 65536, "256", "operations the flight recorder keeps per communicator")     \
     X(verify, "HOCKET_VERIFY", flag, 0, 1, "0", "verify every plan before its first use")                              \

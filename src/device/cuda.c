@@ -125,7 +125,7 @@ void hkt__cuda_describe(const struct hkt__cuda_module *module, char *out_text, s
     int ndevices = 0;
 
     if (module->device_count(&ndevices) == 0)
-        snprintf(out_text, bytes, "%d device%s; their memory is staged through pinned memory of the host", ndevices,
+        snprintf(out_text, bytes, "%d device%s; calls on CUDA streams run there, others through pinned memory of the host", ndevices,
                  ndevices == 1 ? "" : "s");
     else
         snprintf(out_text, bytes, "a device was there, and is lost");

@@ -3,7 +3,7 @@
 
 #include "core/error.h"
 #include "core/settings.h"
-#include "device/cuda.h"
+#include "device/cuda_group.h"
 
 /** The module, or the failure that says why there is none. */
 static enum hkt_status open_module(const struct hkt__cuda_module **out_module)
@@ -55,6 +55,7 @@ enum hkt_status hkt_device_alloc(void **out_memory, size_t bytes, int device)
         rc = check_device(module, device);
     if (rc < 0)
         return rc;
+    hkt__cuda_arenas_sweep(); /* what peers have given up since may be what is missing */
     const int error = module->device_alloc(out_memory, bytes > 0 ? bytes : 1, device);
 
     return error == 0 ? HKT_OK : hkt__fail(HKT_ERR_NOMEM, "CUDA: no %zu bytes on device %d: %s", bytes, device,

@@ -5,176 +5,30 @@
  *
  * The module is the emulated one, with memory that faults when the program touches it (EMU_BLIND); or, by tests/gpu/run, the
  * real one, of which no call can be made to fail. */
-#include <dlfcn.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
+#include "far_test.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
-#include "calls.h"
-#include "device/cuda.h"
-#include "ranks.h"
-
-#define MARGINS 256 /* bytes that calls.h keeps before and behind a buffer */
-#define DEVICES "EMU_DEVICES=2"
 #define BLIND "EMU_BLIND=1"
 #define LAUNCH_FAILURE 719
 
-enum place { BOTH, ONLY_IN, ONLY_OUT, PLACES };
-
-static char module_setting[4096]; /* "HOCKET_CUDA=path" */
-static bool is_emulated;
-
-static const struct hkt__cuda_module *module_of(struct ranks_rank *rank)
-{
-    char why[512];
-    const struct hkt__cuda_module *module = hkt__cuda_open(module_setting + strlen("HOCKET_CUDA="), why, sizeof why);
-
-    ranks_require(rank, module != NULL, "the emulated module should open: %s", why);
-    return module;
-}
-
-/** A function of emu.h in the module. */
-static void *emulator(struct ranks_rank *rank, const char *name)
-{
-    void *handle = dlopen(module_setting + strlen("HOCKET_CUDA="), RTLD_NOW | RTLD_NOLOAD);
-    void *function = handle != NULL ? dlsym(handle, name) : NULL;
-
-    ranks_require(rank, function != NULL, "%s should be in the module", name);
-    dlclose(handle);
-    return function;
-}
-
-/** 0 on a GPU, where nobody counts them. */
-static int live_objects(struct ranks_rank *rank)
-{
-    int (*live)(void);
-
-    if (!is_emulated)
-        return 0;
-    *(void **)&live = emulator(rank, "emu_live_objects");
-    return live();
-}
-
-static int ndevices(struct ranks_rank *rank)
-{
-    int n = 0;
-
-    ranks_require(rank, module_of(rank)->device_count(&n) == 0 && n > 0, "there should be a device");
-    return n;
-}
-
 /* --- All collectives ------------------------------------------------------------------------------------------------ */
-
-/** A rank's device, and both buffers of its calls there. */
-struct far {
-    struct ranks_rank *rank;
-    const struct hkt__cuda_module *cuda;
-    struct calls calls;
-    int device;
-    size_t bytes;
-    char *send, *recv;
-};
-
-static void far_init(struct far *far, struct ranks_rank *rank, size_t room)
-{
-    void *p;
-
-    *far = (struct far){ .rank = rank, .cuda = module_of(rank), .bytes = room + MARGINS };
-    far->device = rank->rank % ndevices(rank);
-    ranks_require(rank, calls_init(&far->calls, rank->comm, room), "no memory");
-    ranks_require(rank, far->cuda->device_alloc(&p, far->bytes, far->device) == 0, "no memory on the device");
-    far->send = p;
-    ranks_require(rank, far->cuda->device_alloc(&p, far->bytes, far->device) == 0, "no memory on the device");
-    far->recv = p;
-}
-
-static void far_fini(struct far *far)
-{
-    ranks_require(far->rank, far->cuda->device_free(far->send) == 0 && far->cuda->device_free(far->recv) == 0,
-                  "memory of the device should be freed");
-    calls_fini(&far->calls);
-}
-
-static void far_copy(const struct far *far, void *dst, const void *src)
-{
-    ranks_require(far->rank, far->cuda->copy_wait(dst, src, far->bytes, far->device) == 0, "a copy should work");
-}
-
-/** The buffers' image on the device; the call's pointers go there as `place` says. */
-static void far_place(struct far *far, enum place place)
-{
-    struct calls *c = &far->calls;
-    const unsigned char *in = c->in, *out = c->out;
-    const bool in_send = in >= c->send && in < c->send + far->bytes, out_send = out >= c->send && out < c->send + far->bytes;
-
-    far_copy(far, far->send, c->send);
-    far_copy(far, far->recv, c->recv);
-    if (in != NULL && place != ONLY_OUT)
-        c->in = in_send ? far->send + (in - c->send) : far->recv + (in - c->recv);
-    if (out != NULL && place != ONLY_IN)
-        c->out = out_send ? far->send + (out - c->send) : far->recv + (out - c->recv);
-}
-
-/** Makes a call and looks at every byte of the buffers, wherever they were. */
-static void far_call(struct far *far, const struct call *call, enum place place, struct hkt_stream *stream)
-{
-    char what[256], wrong[256];
-
-    calls_fill(&far->calls, call);
-    far_place(far, place);
-    calls_print(call, what, sizeof what);
-    ranks_require_ok(far->rank, calls_issue(&far->calls, call, stream), what);
-    if (stream != NULL)
-        ranks_require_ok(far->rank, hkt_stream_synchronize(stream), what);
-    if (place != ONLY_OUT)
-        far_copy(far, far->calls.send, far->send);
-    if (place != ONLY_IN)
-        far_copy(far, far->calls.recv, far->recv);
-    ranks_require(far->rank, calls_check(&far->calls, call, wrong, sizeof wrong) == 0, "%s, place %d: %s", what,
-                  (int)place, wrong);
-}
-
-/** Bytes of the largest buffer of any collective of so many elements. */
-static size_t room_for(size_t count, int nranks)
-{
-    size_t room = 0;
-
-    for (int coll = 0; coll < HKT_SEND_RECV; coll++) {
-        const struct call call = { .coll = (enum hkt_coll)coll, .dtype = HKT_F64, .count = count, .offset = 8 };
-        const size_t need = calls_room(&call, nranks);
-
-        room = need > room ? need : room;
-    }
-    return room;
-}
 
 static void every_collective(struct ranks_rank *rank)
 {
-    static const size_t counts[] = { 0, 1, 777, 40000 };
-    static const enum hkt_dtype dtypes[] = { HKT_F32, HKT_INT8, HKT_F64 };
+    const size_t kinds = ranks_small() ? FAR_KINDS - 1 : FAR_KINDS;
+    struct call call;
     struct far far;
 
-    far_init(&far, rank, room_for(counts[ranks_small() ? 2 : 3], rank->nranks));
+    far_init(&far, rank, far_room(kinds, rank->nranks));
     for (int coll = 0; coll < HKT_SEND_RECV; coll++)
         for (int in_place = 0; in_place < 2; in_place++)
-            for (size_t i = 0; i < (ranks_small() ? 3 : 4); i++) {
-                const bool reduces = calls_reduces((enum hkt_coll)coll);
-                const struct call call = { .coll = (enum hkt_coll)coll, .dtype = dtypes[i % 3],
-                                           .op = i % 2 == 0 ? HKT_SUM : HKT_AVG, .count = counts[i],
-                                           .kind = reduces ? EXACT_BUILTIN : EXACT_PLAIN, .in_place = in_place != 0,
-                                           .root = calls_has_root((enum hkt_coll)coll) ? rank->nranks - 1 : 0,
-                                           .offset = i % 2 == 0 ? 0 : 8 };
-
-                if (coll == HKT_BARRIER || (coll == HKT_ALL_TO_ALL_V && in_place))
-                    continue;
+            for (size_t i = 0; i < kinds; i++)
                 for (int place = BOTH; place < (in_place ? ONLY_IN : PLACES); place++)
-                    far_call(&far, &call, (enum place)place, NULL);
-            }
+                    if (far_kind((enum hkt_coll)coll, in_place != 0, i, rank->nranks, &call))
+                        far_call(&far, &call, (enum place)place, NULL);
     far_fini(&far);
 }
 
@@ -244,7 +98,7 @@ static void whole_life(struct ranks_rank *rank)
 static void run(enum ranks_kind kind, int nranks, const char *transport)
 {
     char setting[64];
-    const char *settings[] = { module_setting, DEVICES, BLIND, setting, NULL };
+    const char *settings[] = { far_module_setting(), DEVICES, BLIND, setting, NULL };
     const struct ranks_job job = { .kind = kind, .nranks = nranks, .settings = settings, .fn = whole_life,
                                    .leaves_descriptors = true };
 
@@ -317,12 +171,12 @@ static void every_call_fails(struct ranks_rank *rank)
 
 static void a_call_of_cuda_that_fails_ends_the_communicator(void **state)
 {
-    const char *settings[] = { module_setting, DEVICES, BLIND, "HOCKET_TIMEOUT=20s", NULL };
+    const char *settings[] = { far_module_setting(), DEVICES, BLIND, "HOCKET_TIMEOUT=20s", NULL };
     const struct ranks_job job = { .kind = RANKS_THREADS, .nranks = 1, .settings = settings, .fn = every_call_fails,
                                    .no_comm = true, .leaves_descriptors = true };
 
     (void)state;
-    if (!is_emulated)
+    if (!far_is_emulated())
         skip();
     ranks_run(&job);
 }
@@ -368,7 +222,7 @@ static void no_devices(struct ranks_rank *rank)
 
 static void memory_of_devices_is_public(void **state)
 {
-    const char *settings[] = { module_setting, DEVICES, BLIND, NULL }, *off[] = { "HOCKET_CUDA=off", NULL };
+    const char *settings[] = { far_module_setting(), DEVICES, BLIND, NULL }, *off[] = { "HOCKET_CUDA=off", NULL };
     struct ranks_job job = { .kind = RANKS_THREADS, .nranks = 1, .settings = settings, .fn = memory_of_devices,
                              .no_comm = true, .leaves_descriptors = true };
 
@@ -409,10 +263,10 @@ static void info_tells_what_is_there(void **state)
     };
 
     (void)state;
-    if (!is_emulated)
+    if (!far_is_emulated())
         skip();
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        const char *settings[] = { cases[i][0] != NULL ? cases[i][0] : module_setting, cases[i][1], NULL };
+        const char *settings[] = { cases[i][0] != NULL ? cases[i][0] : far_module_setting(), cases[i][1], NULL };
         const struct ranks_job job = { .kind = RANKS_THREADS, .nranks = 1, .settings = settings, .fn = feature_says,
                                        .arg = (void *)&cases[i][2], .no_comm = true, .leaves_descriptors = true };
 
@@ -429,11 +283,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(info_tells_what_is_there),
     };
 
-    if (argc != 2) {
-        fprintf(stderr, "usage: test_cuda_collectives MODULE\n");
+    if (!far_test_begin(argc, argv))
         return 2;
-    }
-    snprintf(module_setting, sizeof module_setting, "HOCKET_CUDA=%s", argv[1]);
-    is_emulated = strstr(argv[1], "_emu") != NULL;
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,105 @@
+/* Collectives on streams of CUDA. A call on one is a promise that all ranks make it on one, with buffers in the memory of its
+ * device: so the group can agree how such calls run. At the first, ranks map each other's arenas, try the mappings, and vote
+ * (far_setup.c); at the first of each kind of plan, they vote on that (far.c). Then a call is a launch: nobody waits. Where
+ * a vote fails, calls are staged (stage.h) after the stream has been waited for: the same on all ranks.
+ *
+ * A call that needs a vote exchanges words by collectives of the host, one after another, while it polls. */
+#ifndef HOCKET_COMM_FAR_H
+#define HOCKET_COMM_FAR_H
+
+#include <stdatomic.h>
+
+#include "comm/call.h"
+#include "device/cuda_group.h"
+#include "exec/device.h"
+
+/** A stream of CUDA's: what is behind struct hkt_stream. */
+struct hkt__far_stream {
+    const struct hkt__cuda_module *cuda;
+    void *stream;
+    int device;
+    bool is_owned;
+};
+
+/** What a rank says in an exchange. */
+struct hkt__far_note {
+    int32_t status;
+    char text[192];
+    uint64_t mapped;               /* set of ranks whose arenas this one mapped */
+    struct hkt__stamp stamp;       /* what it is about to run: hkt__call_stamp */
+    struct hkt__cuda_offer offer;
+};
+
+enum hkt__far_step {
+    HKT__FAR_OFFER, HKT__FAR_MAP, HKT__FAR_CHECK, HKT__FAR_SETTLE, /* each ends with an exchange, but the last */
+    HKT__FAR_PLAN, HKT__FAR_VOTE, HKT__FAR_RUN, HKT__FAR_STAGE
+};
+
+/** A plan of the device's; status UNSUPPORTED: calls of it are staged. */
+struct hkt__far_row {
+    const struct hkt__algo *algo;
+    int32_t root;
+    bool in_place;
+    enum hkt_status status;
+    struct hkt__cuda_plan *plan;
+};
+
+struct hkt__far {
+    struct hkt_comm *comm;
+    struct hkt__far *next;         /* of those that streams know: far_stream.c */
+    enum { HKT__FAR_UNKNOWN, HKT__FAR_PLANS, HKT__FAR_STAGED } path;
+    char text[256];                /* how calls run, and why; read by others when path is set */
+    enum hkt__far_step step;       /* of the call in flight */
+    struct hkt__cuda_group group;
+    struct hkt__cuda_peers peers;
+    uint64_t mapped_by;
+    struct hkt__far_row *rows;
+    int nrows, current;            /* the row of the call in flight */
+    void *event, *last_stream;     /* recorded after each launch, on it */
+    bool has_launched;
+    bool is_lost;                  /* a launch may run that nobody can wait for: what it touches stays */
+    _Atomic uintptr_t seen_on;     /* 1 + last_stream; 0: nothing was launched. Release V1 after a launch, acquire V2 by those
+                                      who wait for the stream */
+    int multiprocessors;
+
+    struct hkt__far_note own, *all; /* of the exchange in flight */
+    struct hkt__call exchange;
+    struct hkt__collective exchanging;
+    bool is_exchanging;
+};
+
+/** The stream of CUDA's behind one of hocket's; NULL: it is the host's, or none. */
+struct hkt__far_stream *hkt__stream_far(struct hkt_stream *stream);
+/** The user's stream, of the calling thread's device; one of its own. */
+HKT_NODISCARD enum hkt_status hkt__far_stream_borrow(void *cuda_stream, struct hkt__far_stream **out_far);
+HKT_NODISCARD enum hkt_status hkt__far_stream_create(int device, struct hkt__far_stream **out_far);
+/** Waits for what was given to the stream so far. */
+HKT_NODISCARD enum hkt_status hkt__far_stream_wait(const struct hkt__far_stream *far);
+enum hkt_status hkt__far_stream_query(const struct hkt__far_stream *far);
+void hkt__far_stream_destroy(struct hkt__far_stream *far);
+/** Streams find communicators that use them. */
+void hkt__far_enter(struct hkt__far *far);
+void hkt__far_leave(struct hkt__far *far);
+
+/** Begins a call with call->far. Failures as hkt__collective_start. */
+HKT_NODISCARD enum hkt_status hkt__far_start(struct hkt__collective *work);
+/** As hkt__run_poll; a call that is staged goes on as one of the host: then work->state says so. */
+HKT_NODISCARD enum hkt_status hkt__far_poll(struct hkt__collective *work);
+/** An exchange that is in flight when a call ends has ended with it. */
+void hkt__far_give_up(struct hkt__far *far, enum hkt_status status);
+/** What a call waits for: the exchange it is at, or itself. */
+const struct hkt__collective *hkt__far_waiting(const struct hkt__collective *work);
+
+/** One step of the agreement; AGAIN: an exchange is in flight. */
+HKT_NODISCARD enum hkt_status hkt__far_setup_step(struct hkt__far *far);
+/** Starts an exchange of far->own to far->all; hkt__far_exchanged says when it is done. */
+HKT_NODISCARD enum hkt_status hkt__far_exchange(struct hkt__far *far, enum hkt_status status);
+HKT_NODISCARD enum hkt_status hkt__far_exchanged(struct hkt__far *far);
+
+/** Launches end without a result from now on. Under failure.lock of the communicator. */
+void hkt__far_abort(struct hkt_comm *comm);
+/** Waits for launches, with the communicator's deadline. False: they do not end. */
+bool hkt__far_drain(struct hkt__far *far);
+void hkt__far_fini(struct hkt_comm *comm);
+
+#endif
