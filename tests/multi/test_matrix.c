@@ -410,14 +410,14 @@ static void every_combination_is_exact(void **state)
     static const int sizes[] = {1, 2, 3, 4, 5, 7, 8}, few_sizes[] = {2, 3, 5};
     /* Other programs may want the cores: who spins then, spins in vain. */
     static const char *const patient[] = {"HOCKET_SPIN=100", NULL};
-    const int count = ranks_small() ? 3 : 7;
+    const bool is_thread = strcmp(transport_wanted, "thread") == 0;
+    const int count = !ranks_small() ? 7 : is_thread ? 3 : 2; /* sanitizers see one process */
     int64_t totals[RANKS_COUNTERS] = {0};
     const int64_t begin_ms = ranks_now_ms();
 
     (void)state;
     for (int i = 0; i < count; i++) {
         const int nranks = ranks_small() ? few_sizes[i] : sizes[i];
-        const bool is_thread = strcmp(transport_wanted, "thread") == 0;
         const struct pass pass = {.transport = transport_wanted, .kind = is_thread ? RANKS_THREADS : RANKS_PROCESSES,
                                   .nranks = nranks, .depth = DEPTH_FULL, .settings = nranks <= 2 ? patient : NULL};
 
@@ -487,7 +487,7 @@ int main(int argc, char **argv)
     if (argc > 3)
         ranks_max = (int)strtol(argv[3], NULL, 10);
     if (ranks_small() && ranks_min > 5) {
-        printf("the smaller set (HOCKET_TEST_SMALL) has 2, 3 and 5 ranks\n");
+        printf("the smaller set (HOCKET_TEST_SMALL) has no more than 5 ranks\n");
         return 77;
     }
     if (strcmp(argv[1], "settings") == 0)

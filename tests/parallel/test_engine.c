@@ -323,7 +323,7 @@ static void stages_equal_the_plain_loop(void **state)
     static const int64_t buckets[] = { 0, 1, 200, 100000 };
 
     (void)state;
-    for (int nranks = 1; nranks <= 4; nranks++)
+    for (int nranks = 1; nranks <= 4; nranks += ranks_small() ? 2 : 1)
         for (int zero = 0; zero < 4; zero++)
             for (size_t b = 0; b < sizeof buckets / sizeof buckets[0]; b++) {
                 const struct setting s = { .zero = zero, .bucket_elems = buckets[b], .overlap = (b + (size_t)zero) % 2 == 1,

@@ -27,6 +27,8 @@ static void schedules_and_recompute(void **state)
                 run.config.chunks = kind == HKT_PIPE_INTERLEAVED ? 2 : 1;
                 run.config.recompute = (enum hkt_recompute)recompute;
                 run.config.overlap = (kind + recompute) % 2;
+                if (ranks_small() && (kind + recompute + sp) % 3 != 0)
+                    continue;
                 rig_run(&run, 4, second);
                 rig_compare(hkt_pipe_kind_name(run.schedule), second, first, 0);
             }
