@@ -66,11 +66,12 @@ static void look_at_features(struct doctor_report *report)
     struct hkt_feature feature;
 
     for (int i = 0; hkt_feature_get(i, &feature) == HKT_OK; i++) {
-        const bool is_module = strcmp(feature.name, "verbs") == 0 || strcmp(feature.name, "ucx") == 0;
+        const bool is_extra = strcmp(feature.name, "verbs") == 0 || strcmp(feature.name, "ucx") == 0 ||
+                              strcmp(feature.name, "net") == 0;
 
         if (strcmp(feature.name, "copies") == 0 || strcmp(feature.name, "cores") == 0)
             hkt_doctor_add(report, feature.name, feature.present ? DOCTOR_OK : DOCTOR_WARN, "", "%s", feature.reason);
-        else if (strcmp(feature.kind, "transport") == 0 && !is_module && !feature.present)
+        else if (strcmp(feature.kind, "transport") == 0 && !is_extra && !feature.present)
             hkt_doctor_add(report, feature.name, DOCTOR_FAIL, "see the reason", "not usable: %s", feature.reason);
     }
 }

@@ -25,6 +25,7 @@
     X(address, "HOCKET_ADDRESS", string, 0, 0, "", "address the rendezvous root listens on, unless ranks were told a loopback one")                           \
     X(token, "HOCKET_TOKEN", string, 0, 0, "", "job secret, the same on all ranks; ranks without it are refused")     \
     X(modules, "HOCKET_MODULES", string, 0, 0, "", "folder of the modules (hocket_ucx.so and others); default: where libhocket.so is") \
+    X(net_plugin, "HOCKET_NET_PLUGIN", string, 0, 0, "", "NCCL network plugin for HOCKET_TRANSPORT=net: a path, or NAME for libnccl-net-NAME.so; default libnccl-net.so") \
     X(tcp_sockets, "HOCKET_TCP_SOCKETS", int, 1, 16, "2", "sockets per peer and lane")                                 \
     X(tcp_frame_bytes, "HOCKET_TCP_FRAME_BYTES", bytes, 4096, 4194304, "256K", "largest tcp frame")                    \
     X(ib_devices, "HOCKET_IB_DEVICES", string, 0, 0, "", "RDMA devices or device:port for verbs, e.g. mlx5_0,mlx5_1:1; ^mlx5_2 leaves one out; default: all, the fastest four") \

@@ -8,6 +8,7 @@
 
 extern const struct hkt__tp_ops hkt__tp_thread; /* thread.c */
 extern const struct hkt__tp_ops hkt__tp_shm;    /* shm.c */
+extern const struct hkt__tp_ops hkt__tp_net;    /* net.c */
 extern const struct hkt__tp_ops hkt__tp_tcp;    /* tcp.c */
 
 #endif

@@ -6,6 +6,8 @@
  * Sleeping: the domain's epoll set holds its sockets edge-triggered, so data for a channel that nobody asks for now wakes
  * the sleeper once, not forever; the channel returns AGAIN only after recv found nothing more, so no edge is missed. */
 #include <errno.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <poll.h>
 #include <stdio.h>
 #include <string.h>
@@ -448,13 +450,23 @@ static void flush_out(struct hkt__tcp_dom *dom)
                  rest_bytes(dom), dom->blocked->peer);
 }
 
+/* A reset connection counts its bytes as unacknowledged for ever. */
+static bool is_reset(int fd)
+{
+    struct tcp_info info = {.tcpi_state = TCP_CLOSE};
+    socklen_t bytes = sizeof info;
+
+    return getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &bytes) == 0 && info.tcpi_state == TCP_CLOSE;
+}
+
 /* Bytes the peers' kernels have not acknowledged. */
 static bool has_unacknowledged(const struct hkt__tcp_link *link)
 {
     for (int i = 0; i < link->nsockets; i++) {
+        const int fd = link->sockets[i].fd;
         int bytes = 0;
 
-        if (link->sockets[i].fd >= 0 && ioctl(link->sockets[i].fd, SIOCOUTQ, &bytes) == 0 && bytes > 0)
+        if (fd >= 0 && ioctl(fd, SIOCOUTQ, &bytes) == 0 && bytes > 0 && !is_reset(fd))
             return true;
     }
     return false;

@@ -16,6 +16,7 @@
 static const struct hkt__tp_ops *const raw_tables[] = {
     &hkt__tp_thread,
     &hkt__tp_shm,
+    &hkt__tp_net,
     &hkt__tp_tcp,
 };
 

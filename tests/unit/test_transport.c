@@ -22,7 +22,7 @@
 
 static void every_table_is_complete(void **state)
 {
-    static const char *const names[] = { "thread", "shm", "verbs", "ucx", "tcp" };
+    static const char *const names[] = { "thread", "shm", "net", "verbs", "ucx", "tcp" };
     const struct hkt__tp_ops *table;
     int count = 0;
 
@@ -38,7 +38,7 @@ static void every_table_is_complete(void **state)
         assert_true(table->dom_open && table->dom_connect && table->dom_close && table->chan_open);
         assert_true(table->window && table->park && table->wake);
     }
-    assert_int_equal(count, 5);
+    assert_int_equal(count, 6);
     assert_null(hkt__transport_get(-1));
     assert_null(hkt__transport_find("sh"));
     assert_null(hkt__transport_find("shmm"));
@@ -57,6 +57,7 @@ static void a_list_allows_or_forbids(void **state)
         { ",shm", "shm", -1 },    { "^", "shm", -1 },         { "shm,^tcp", "shm", -1 }, { "shm tcp", "shm", -1 },
         { "SHM", "shm", -1 },     { "sh", "shm", -1 },         { "", "ucx", 0 },          { "^tcp", "ucx", 0 },
         { "shm,ucx", "ucx", 1 },  { "^ucx", "ucx", 0 },
+        { "", "net", 0 },         { "^tcp", "net", 0 },       { "net,tcp", "net", 1 },
     };
 
     (void)state;
