@@ -62,9 +62,13 @@ int main(int argc, char **argv)
         return 1;
     }
     qsort(times, (size_t)rounds, sizeof *times, by_value);
+    double sum = 0;
+
+    for (long i = 0; i < rounds; i++)
+        sum += times[i];
     if (hkt_comm_rank(comm) == 0)
-        printf("%zu bytes, %ld rounds: %.1f us, least %.1f, p99 %.1f\n", bytes, rounds, times[rounds / 2], times[0],
-               times[rounds * 99 / 100]);
+        printf("%zu bytes, %ld rounds: %.1f us, least %.1f, p99 %.1f, mean %.1f\n", bytes, rounds, times[rounds / 2], times[0],
+               times[rounds * 99 / 100], sum / (double)rounds);
     free(times);
     return hkt_comm_destroy(comm) == HKT_OK ? 0 : 1;
 }

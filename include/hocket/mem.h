@@ -1,5 +1,6 @@
 /* Memory that peers can address. Collectives work on any memory; on memory that all ranks of a host map, they move each
- * byte once: a rank reads its peers' inputs and writes their outputs in place, nothing is staged.
+ * byte once: a rank reads its peers' inputs and writes their outputs in place, nothing is staged. Between hosts, over RDMA, what is
+ * sent from such memory is read by the network card where it lies; other memory is copied first.
  *
  * Danger: such memory must be used by all ranks of a call or by none. A call whose significant buffers lie in registered
  * memory on one rank and not on another may choose different algorithms there, which is reported as a mismatch. */
@@ -23,7 +24,8 @@ HKT_API HKT_NODISCARD enum hkt_status hkt_mem_alloc(void **out_memory, size_t by
 HKT_API HKT_NODISCARD enum hkt_status hkt_mem_free(void *memory, struct hkt_comm *comm);
 
 /** Register [data, data + bytes), part of memory from hkt_mem_alloc of any communicator of the same job, with comm: what
- *  was allocated on a parent serves its children.
+ *  was allocated on a parent serves its children. Where ranks of several hosts meet over RDMA it may be any memory; its owner
+ *  must deregister it before it is freed, else what is sent later from other memory at the same address may be wrong.
  *  Threads  collective; each rank names its own buffer
  *  Errors   UNSUPPORTED on all ranks, naming one whose buffer peers cannot address; nothing is registered then */
 HKT_API HKT_NODISCARD enum hkt_status hkt_comm_register(struct hkt_comm *comm, void *data, size_t bytes);

@@ -75,6 +75,14 @@ static enum hkt_status weigh_all(const struct weighing *w, struct hkt_candidate 
     return HKT_OK;
 }
 
+/** As a communicator over this transport alone would have it. */
+static size_t slice_bytes(const struct hkt__settings *settings, const struct hkt__tp_caps *caps)
+{
+    if (settings->slice_bytes > 0)
+        return (size_t)settings->slice_bytes;
+    return caps->slice_bytes > HKT__SLICE_BYTES ? caps->slice_bytes : HKT__SLICE_BYTES;
+}
+
 static enum hkt_status find_caps(const char *transport, struct hkt__tp_caps *out_caps)
 {
     const struct hkt__tp_ops *ops;
@@ -210,7 +218,7 @@ static enum hkt_status think(const struct hkt_choice_query *query, struct though
         .coll = query->coll, .nranks = query->nranks, .in_place = query->in_place, .bytes = query->bytes,
         .direct_ok = is_memory, .user_ok = is_memory && ((caps.flags & HKT__TP_USER) != 0 || query->registered),
         .copy_ok = is_memory && may_copy(query, settings), .ordered = settings->deterministic[0] != '\0',
-        .slice_bytes = (size_t)settings->slice_bytes, .scratch_bytes = (size_t)settings->scratch_bytes,
+        .slice_bytes = slice_bytes(settings, &caps), .scratch_bytes = (size_t)settings->scratch_bytes,
         .site = &out->site, .tuned = find_table(query, out)};
     set_prices(query, &caps, out);
     return HKT_OK;

@@ -24,6 +24,7 @@ struct contribution {
     uint64_t agreed[HKT__AGREED_COUNT]; /* see agreed_names */
     struct hkt__prices prices;       /* the first member's are everybody's, */
     int32_t tuned;                   /* as is its table of measured choices: all must choose alike */
+    uint64_t slice_bytes;            /* what the transports that this rank uses like; the largest of all is everybody's */
     uint32_t bytes[HKT__TRANSPORTS_MAX];
     unsigned char blobs[HKT__TRANSPORTS_MAX][HKT__TP_BLOB_MAX];
 };
@@ -110,6 +111,7 @@ static void price_routes(struct hkt_comm *comm)
     bool has_local = false, is_memory = true;
 
     routes->all_memory = routes->all_user = routes->all_polled = true;
+    routes->slice_bytes = HKT__SLICE_BYTES;
     for (int r = 0; r < comm->nranks; r++) {
         struct hkt__tp_caps caps;
 
@@ -121,6 +123,7 @@ static void price_routes(struct hkt_comm *comm)
         routes->all_memory &= (caps.flags & HKT__TP_MEMORY) != 0;
         routes->all_user &= (caps.flags & HKT__TP_USER) != 0;
         routes->all_polled &= (caps.flags & (HKT__TP_MEMORY | HKT__TP_POLLED)) != 0;
+        routes->slice_bytes = caps.slice_bytes > routes->slice_bytes ? caps.slice_bytes : routes->slice_bytes;
         if (hkt__site_link(&comm->site, comm->rank, r).is_net)
             continue;
         has_local = true;
@@ -164,6 +167,7 @@ static enum hkt_status open_domains(struct hkt_comm *comm, struct contribution *
         price_routes(comm);
         own->prices = comm->routes.prices;
         own->tuned = comm->routes.tuned;
+        own->slice_bytes = comm->routes.slice_bytes;
     }
     for (int r = 0; r < comm->nranks && rc == HKT_OK; r++) {
         const int t = comm->routes.tp_of[r];
@@ -230,7 +234,7 @@ static enum hkt_status map_memory(struct hkt_comm *comm)
 
 static void fill_agreed(const struct hkt_comm *comm, uint64_t agreed[HKT__AGREED_COUNT])
 {
-    agreed[HKT__AGREED_SLICE] = comm->options.slice_bytes;
+    agreed[HKT__AGREED_SLICE] = comm->options.slice_bytes_set;
     agreed[HKT__AGREED_LANES] = (uint64_t)comm->options.channels;
     agreed[HKT__AGREED_CRC] = comm->options.crc;
     agreed[HKT__AGREED_SCRATCH] = comm->env.scratch_bytes;
@@ -279,6 +283,9 @@ static enum hkt_status connect_members(struct hkt_comm *comm, const struct hkt__
             rc = connect_domain(comm, t, all);
     comm->routes.prices = all[0].prices;
     comm->routes.tuned = all[0].tuned;
+    for (int r = 0; r < comm->nranks && comm->options.slice_bytes_set == 0; r++)
+        if (comm->options.slice_bytes < all[r].slice_bytes)
+            comm->options.slice_bytes = (size_t)all[r].slice_bytes;
     hkt__free(all);
     if (rc == HKT_OK)
         rc = map_memory(comm);
@@ -303,7 +310,11 @@ static enum hkt_status read_options(struct hkt_comm *comm, const struct hkt_conf
                          "timeout_ms %lld, lanes %d, crc %d, slice_bytes %zu)", HKT__COLL_LANES, SLICE_LEAST, SLICE_MOST,
                          (long long)c->timeout_ms, c->lanes, c->crc, c->slice_bytes);
     options->wait.timeout_ns = timeout_ms * 1000000;
-    options->slice_bytes = c->slice_bytes > 0 ? c->slice_bytes : (size_t)settings->slice_bytes;
+    options->slice_bytes_set = c->slice_bytes > 0 ? c->slice_bytes : (size_t)settings->slice_bytes;
+    if (options->slice_bytes_set > 0 && options->slice_bytes_set < SLICE_LEAST)
+        return hkt__fail(HKT_ERR_INVALID, "HOCKET_SLICE_BYTES is %zu: 0, or %d to %d", options->slice_bytes_set, SLICE_LEAST,
+                         SLICE_MOST);
+    options->slice_bytes = options->slice_bytes_set; /* 0: the members agree on one when they connect */
     options->channels = c->lanes > 0 ? c->lanes : (int)settings->lanes;
     if (options->channels > HKT__COLL_LANES)
         options->channels = HKT__COLL_LANES;

@@ -89,12 +89,14 @@ struct hkt__routes {
     struct hkt__tp *memory_tp;               /* the one that serves windows; NULL unless all_memory */
     struct hkt__prices prices;               /* within hosts of the slowest transport in use: the first member's for all */
     char label[32];                          /* the transports in use: "shm", "shm+tcp" */
+    size_t slice_bytes;                      /* what the transports that this rank uses like */
     int tuned;                               /* index of job->tune's table for them; -1: none. The first member's, too */
 };
 
 struct hkt__comm_options {
     struct hkt__wait_policy wait;
-    size_t slice_bytes;
+    size_t slice_bytes_set;                  /* by the user; 0: not */
+    size_t slice_bytes;                      /* in force, the same on all members */
     int channels;
     bool crc;
     bool ordered;                            /* reductions sum in rank order */

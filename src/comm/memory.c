@@ -47,8 +47,28 @@ static enum hkt_status agree(struct hkt_comm *comm, enum hkt_status own, int *ou
     return rc;
 }
 
+/** Make it known to the networks of the communicator. False: to none. */
+static bool pin(struct hkt_comm *comm, const struct hkt__registered *r)
+{
+    bool any = false;
+
+    for (int t = 0; t < HKT__TRANSPORTS_MAX; t++)
+        if (comm->routes.doms[t] != NULL)
+            any |= comm->routes.doms[t]->ops->mem_pin(comm->routes.doms[t], r->data, r->bytes);
+    return any;
+}
+
+static void unpin(struct hkt_comm *comm, const struct hkt__registered *r)
+{
+    for (int t = 0; t < HKT__TRANSPORTS_MAX; t++)
+        if (comm->routes.doms[t] != NULL)
+            comm->routes.doms[t]->ops->mem_unpin(comm->routes.doms[t], r->data);
+}
+
 static void release(struct hkt_comm *comm, struct hkt__registered *r)
 {
+    if (r->data != NULL)
+        unpin(comm, r);
     if (r->is_owned && r->is_shared)
         comm->routes.memory_tp->ops->mem_free(comm->routes.memory_tp, r->data);
     else if (r->is_owned && r->data != NULL)
@@ -98,6 +118,7 @@ enum hkt_status hkt_mem_alloc(void **out_memory, size_t bytes, struct hkt_comm *
     if (rc == HKT_OK && worst == HKT_OK) {
         r->next = comm->registered;
         comm->registered = r;
+        (void)pin(comm, r); /* else it is sent by copies, as other memory is */
         *out_memory = r->data;
         return HKT_OK;
     }
@@ -150,13 +171,17 @@ enum hkt_status hkt_comm_register(struct hkt_comm *comm, void *data, size_t byte
     if (comm == NULL || data == NULL)
         return hkt__fail(HKT_ERR_INVALID, "hkt_comm_register: comm and data must not be NULL");
     tp = comm->routes.memory_tp;
-    if (tp == NULL || !(comm->routes.all_user || tp->ops->mem_locate(tp, data, bytes, &offset)))
-        own = HKT_ERR_UNSUPPORTED;
     r = hkt__calloc(1, sizeof *r);
+    if (r != NULL)
+        *r = (struct hkt__registered){.data = data, .bytes = bytes, .next = comm->registered};
     if (r == NULL)
         own = HKT_ERR_NOMEM;
+    else if (tp == NULL ? !pin(comm, r) : !(comm->routes.all_user || tp->ops->mem_locate(tp, data, bytes, &offset)))
+        own = HKT_ERR_UNSUPPORTED;
     rc = agree(comm, own, &culprit, &worst);
     if (rc < 0 || worst < 0) {
+        if (r != NULL)
+            unpin(comm, r);
         hkt__free(r);
         if (rc < 0)
             return rc;
@@ -165,7 +190,6 @@ enum hkt_status hkt_comm_register(struct hkt_comm *comm, void *data, size_t byte
         return hkt__fail_peer(worst, culprit, "hkt_comm_register: peers cannot address the buffer of rank %d: use memory of "
                               "hkt_mem_alloc, on ranks of one host", culprit);
     }
-    *r = (struct hkt__registered){.data = data, .bytes = bytes, .next = comm->registered};
     comm->registered = r;
     return HKT_OK;
 }
@@ -181,6 +205,7 @@ enum hkt_status hkt_comm_deregister(struct hkt_comm *comm, void *data)
     const enum hkt_status rc = agree(comm, HKT_OK, &culprit, &worst);
 
     unlist(comm, r);
+    unpin(comm, r);
     hkt__free(r);
     return rc;
 }

@@ -38,13 +38,13 @@
     X(ib_rnr_retry, "HOCKET_IB_RNR_RETRY", int, 0, 7, "7", "the same where a peer is not ready to receive; 7: for ever") \
     X(ib_qps, "HOCKET_IB_QPS", int, 1, 4, "1", "queue pairs of verbs per pair of NICs, peer and lane: more spread over more routes") \
     X(ib_slots, "HOCKET_IB_SLOTS", int, 2, 64, "8", "frames of verbs in flight per peer and lane")                     \
-    X(ib_slot_bytes, "HOCKET_IB_SLOT_BYTES", bytes, 1024, 4194304, "64K", "largest verbs frame")                       \
+    X(ib_slot_bytes, "HOCKET_IB_SLOT_BYTES", bytes, 0, 4194304, "0", "largest verbs frame, at least 1K; 0: 256K, down to 64K where little memory may be locked") \
     X(shm_slots, "HOCKET_SHM_SLOTS", int, 2, 256, "8", "slots of a shared-memory channel (power of two)")              \
     X(shm_slot_bytes, "HOCKET_SHM_SLOT_BYTES", bytes, 1024, 4194304, "32K", "payload of one slot")                     \
     X(shm_bytes, "HOCKET_SHM_BYTES", bytes, 1048576, 1099511627776, "16G", "address space of a rank's shared segment; pages are used only when touched") \
     X(scratch_bytes, "HOCKET_SCRATCH_BYTES", bytes, 65536, 1073741824, "4M", "scratch of one communicator, reused by its operations") \
     X(cma, "HOCKET_CMA", flag, 0, 1, "1", "copy between processes in one step (process_vm_readv) where the system allows it") \
-    X(slice_bytes, "HOCKET_SLICE_BYTES", bytes, 256, 16777216, "64K", "pipeline unit: a chunk larger than this is cut into slices") \
+    X(slice_bytes, "HOCKET_SLICE_BYTES", bytes, 0, 16777216, "0", "pipeline unit, 256 or more: a larger chunk is cut into slices; 0: what the transport likes, 64K, verbs 256K") \
     X(lanes, "HOCKET_LANES", int, 1, 4, "1", "channels a plan is replicated over")                                     \
     X(crc, "HOCKET_CRC", flag, 0, 1, "0", "CRC32C on every frame")                                                     \
     X(spin, "HOCKET_SPIN", int, -1, 1000000, "-1", "polls before yielding the core; -1: 2000, or 50 where ranks outnumber cores") \

@@ -131,6 +131,30 @@ static void fill_entry(const struct hkt__sched *sched, const struct placement *p
     }
 }
 
+/** Find the sends whose bytes nothing writes afterwards. A step that wrote them would come after the send, in another queue (those
+ * of a send's own queue only read), so something would depend on the send or on a later entry of its queue. */
+static enum hkt_status mark_lasting(struct hkt__plan *plan)
+{
+    int32_t *last = hkt__calloc((size_t)plan->nqueues + 1, sizeof *last);
+
+    if (last == NULL)
+        return hkt__fail(HKT_ERR_NOMEM, "no memory for a plan of %d queues", plan->nqueues);
+    for (int32_t i = 0; i < plan->shape.nsteps; i++)
+        for (int32_t d = 0; d < plan->entries[i].dep_count; d++) {
+            const struct hkt__plan_dep *dep = &plan->deps[plan->entries[i].dep_first + d];
+
+            last[dep->queue] = dep->count > last[dep->queue] ? dep->count : last[dep->queue];
+        }
+    for (int32_t q = 0; q < plan->nqueues && !plan->direct; q++)
+        for (int32_t i = last[q]; i < plan->queues[q].count; i++) {
+            struct hkt__entry *entry = &plan->entries[plan->queues[q].first + i];
+
+            entry->is_lasting = entry->kind == HKT__SEND && !entry->uses_scratch;
+        }
+    hkt__free(last);
+    return HKT_OK;
+}
+
 static bool same_operand(const struct hkt__operand *a, const struct hkt__operand *b)
 {
     return a->buf == b->buf && a->count == b->count && a->at.start == b->at.start && a->at.stride == b->at.stride &&
@@ -181,6 +205,9 @@ enum hkt_status hkt__plan_create(const struct hkt__sched *sched, bool direct, bo
     for (int32_t i = 0; i < sched->nsteps; i++)
         fill_entry(sched, &place, i, plan);
     mark_spreads(plan);
+    rc = mark_lasting(plan);
+    if (rc < 0)
+        goto destroy;
     placement_fini(&place);
     *out_plan = plan;
     return HKT_OK;

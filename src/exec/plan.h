@@ -14,6 +14,7 @@ struct hkt__plan_dep {
 struct hkt__entry {
     uint8_t kind;                 /* enum hkt__step_kind */
     bool uses_scratch;
+    bool is_lasting;              /* SEND: what it sends from IN or OUT is not written any more, so it can be lent until the end */
     bool is_spread;               /* REDUCE: the next entry of the queue is the WRITE that stores its result elsewhere */
     struct hkt__operand dst;
     int32_t arg_first, arg_count;

@@ -38,7 +38,7 @@ void hkt__run_describe(const struct hkt__run *run, char *out_text, size_t bytes)
     const struct hkt__cursor *cursor = blocked_cursor(run);
 
     if (cursor == NULL) {
-        snprintf(out_text, bytes, "nothing is outstanding");
+        snprintf(out_text, bytes, run->has_lent ? "waits for acknowledgements of what it sent" : "nothing is outstanding");
         return;
     }
     const struct hkt__plan_queue *queue = &run->plan->queues[cursor->queue];

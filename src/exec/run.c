@@ -89,6 +89,7 @@ void hkt__run_start(struct hkt__run *run, const struct hkt__plan *plan, const st
     run->direct_base = env->direct_slices;
     run->slices_free = run->slices_near = 0;
     run->slices_told = 0;
+    run->has_lent = false;
     run->ncursors = plan->nqueues * bind->channels;
     run->nactive = 0;
     for (int32_t i = 0, queue = 0, replica = 0; i < run->ncursors; i++) {
@@ -291,6 +292,16 @@ static enum hkt_status advance_queue(struct hkt__run *run, struct hkt__cursor *c
     return HKT_OK;
 }
 
+/** What was sent from where it lies is the caller's again when the run is over, not before. */
+static bool is_given_back(struct hkt__run *run)
+{
+    for (int32_t i = 0; i < run->ncursors && run->has_lent; i++)
+        if (run->plan->queues[run->cursors[i].queue].kind == HKT__QUEUE_TX && hkt__step_is_lent(run, &run->cursors[i]))
+            return false;
+    run->has_lent = false;
+    return true;
+}
+
 enum hkt_status hkt__run_poll(struct hkt__run *run)
 {
     bool moved = false;
@@ -306,7 +317,7 @@ enum hkt_status hkt__run_poll(struct hkt__run *run)
         else
             i++;
     }
-    if (run->nactive == 0)
+    if (run->nactive == 0 && (!run->has_lent || is_given_back(run)))
         return HKT_OK;
     return moved ? HKT_IN_PROGRESS : HKT_AGAIN;
 }

@@ -26,6 +26,7 @@ struct hkt__run {
     int32_t slices_free;       /* slices whose scratch instance is known to be free: [0, slices_free) */
     int32_t slices_near;       /* slices that may be sent: [0, slices_near) */
     int32_t slices_told;       /* direct: slices announced as done to peers */
+    bool has_lent;               /* memory of the call may be lent to channels */
     int32_t nactive, ncursors, capacity;
     struct hkt__cursor *cursors; /* [replica * nqueues + queue] */
     int32_t *active;             /* indices of cursors that are not done */
@@ -51,6 +52,9 @@ void hkt__segment_advance(const struct hkt__run *run, const struct hkt__operand 
 
 /** Are the dependencies of an entry of the cursor's queue done, for the cursor's slice? */
 bool hkt__deps_are_done(const struct hkt__run *run, const struct hkt__cursor *cursor, const struct hkt__entry *entry);
+
+/** Is anything lent to the channel that a queue sends to? */
+bool hkt__step_is_lent(const struct hkt__run *run, const struct hkt__cursor *cursor);
 
 /** Advance the head entry. OK: done. IN_PROGRESS: moved, then blocked. AGAIN: blocked. */
 enum hkt_status hkt__step_send(struct hkt__run *run, struct hkt__cursor *cursor, const struct hkt__entry *entry,

@@ -157,6 +157,56 @@ static void fill_frame(const struct hkt__run *run, const struct hkt__operand *x,
     }
 }
 
+bool hkt__step_is_lent(const struct hkt__run *run, const struct hkt__cursor *cursor)
+{
+    struct hkt__chan *chan = channel(run, cursor, run->env->tx);
+
+    return chan != NULL && chan->ops->tx_is_lent != NULL && chan->ops->tx_is_lent(chan);
+}
+
+/** Send the next frame from where it lies and leave it there, of at most *bytes. AGAIN: it cannot be. */
+static enum hkt_status lend_frame(struct hkt__run *run, const struct hkt__cursor *cursor, const struct hkt__operand *x,
+                                  struct hkt__chan *chan, size_t *bytes)
+{
+    const struct hkt__segment from = hkt__segment_at(run, x, run->env->rank, cursor);
+    const size_t most = from.bytes < *bytes ? from.bytes : *bytes;
+    struct hkt__stamp stamp = message_stamp(run, cursor);
+
+    if (run->env->crc && most > 0)
+        stamp.crc = hkt__crc32c(0, from.data, most);
+    const enum hkt_status rc = chan->ops->tx_lend(chan, from.data, most, &stamp);
+
+    if (rc == HKT_OK) {
+        *bytes = most;
+        run->has_lent = true;
+    }
+    return rc;
+}
+
+/** Send the next frame, of at most *bytes, by the way that copies least; gives its bytes. */
+static enum hkt_status send_frame(struct hkt__run *run, const struct hkt__cursor *cursor, const struct hkt__entry *entry,
+                                  const struct hkt__room *room, size_t *bytes)
+{
+    struct hkt__chan *chan = channel(run, cursor, run->env->tx);
+    const struct hkt__operand *x = &run->plan->args[entry->arg_first].x;
+    struct hkt__segment from = {NULL, 0};
+
+    if (entry->is_lasting && chan->ops->tx_lend != NULL) {
+        const enum hkt_status rc = lend_frame(run, cursor, x, chan, bytes);
+
+        if (rc != HKT_AGAIN)
+            return rc;
+    }
+    if (chan->ops->tx_end_from != NULL)
+        from = hkt__segment_at(run, x, run->env->rank, cursor);
+    if (from.bytes >= SEND_FROM_MIN) {
+        *bytes = from.bytes < *bytes ? from.bytes : *bytes;
+        return publish(run, cursor, chan, from.data, room, *bytes);
+    }
+    fill_frame(run, x, *cursor, room->data, *bytes);
+    return publish(run, cursor, chan, room->data, room, *bytes);
+}
+
 enum hkt_status hkt__step_send(struct hkt__run *run, struct hkt__cursor *cursor, const struct hkt__entry *entry,
                                size_t limit)
 {
@@ -178,18 +228,7 @@ enum hkt_status hkt__step_send(struct hkt__run *run, struct hkt__cursor *cursor,
             return rc == HKT_AGAIN ? result : rc;
         if (room.bytes < bytes)
             bytes = room.bytes - room.bytes % run->bind.elem_bytes;
-        const void *data = room.data;
-        struct hkt__segment from = {NULL, 0};
-
-        if (chan->ops->tx_end_from != NULL)
-            from = hkt__segment_at(run, x, run->env->rank, cursor);
-        if (from.bytes >= SEND_FROM_MIN) {
-            data = from.data;
-            bytes = from.bytes < bytes ? from.bytes : bytes;
-        } else {
-            fill_frame(run, x, *cursor, room.data, bytes);
-        }
-        rc = publish(run, cursor, chan, data, &room, bytes);
+        rc = send_frame(run, cursor, entry, &room, &bytes);
         if (rc != HKT_OK)
             return rc;
         hkt__segment_advance(run, x, cursor, bytes);

@@ -317,6 +317,21 @@ static void *window(struct hkt__tp_dom *base, int peer)
     return inner->ops->window(inner, peer);
 }
 
+/* Frames are copied on their way through here: nothing is ever lent. */
+static bool mem_pin(struct hkt__tp_dom *base, const void *data, size_t bytes)
+{
+    (void)base;
+    (void)data;
+    (void)bytes;
+    return false;
+}
+
+static void mem_unpin(struct hkt__tp_dom *base, const void *data)
+{
+    (void)base;
+    (void)data;
+}
+
 /* Memory of peers is not a channel: what is read or written there cannot be lost, only the channels' signals about it. */
 static enum hkt_status mem_alloc(struct hkt__tp *base, size_t bytes, void **out_memory)
 {
@@ -486,7 +501,8 @@ static void fill(void)
             .open = entries[i].open, .close = tp_close, .address = address, .reach = reach, .dom_open = dom_open,
             .dom_connect = dom_connect, .dom_close = dom_close, .chan_open = chan_open, .window = window,
             .mem_alloc = mem_alloc, .mem_free = mem_free, .mem_locate = mem_locate, .peer_base = peer_base,
-            .peer_copies = peer_copies, .peer_read = peer_read, .peer_write = peer_write, .park = park, .wake = wake,
+            .peer_copies = peer_copies, .peer_read = peer_read, .peer_write = peer_write,
+            .mem_pin = mem_pin, .mem_unpin = mem_unpin, .park = park, .wake = wake,
         };
 }
 

@@ -102,6 +102,20 @@ static enum hkt_status default_peer_write(struct hkt__tp_dom *dom, int peer, uin
     return hkt__fail_peer(HKT_ERR_UNSUPPORTED, peer, "%s cannot copy to memory of rank %d", dom->ops->name, peer);
 }
 
+static bool default_mem_pin(struct hkt__tp_dom *dom, const void *data, size_t bytes)
+{
+    (void)dom;
+    (void)data;
+    (void)bytes;
+    return false;
+}
+
+static void default_mem_unpin(struct hkt__tp_dom *dom, const void *data)
+{
+    (void)dom;
+    (void)data;
+}
+
 /** Operations on memory of peers: all or none of them, mostly. */
 static void fill_memory(struct hkt__tp_ops *table)
 {
@@ -121,6 +135,10 @@ static void fill_memory(struct hkt__tp_ops *table)
         table->peer_read = default_peer_read;
     if (table->peer_write == NULL)
         table->peer_write = default_peer_write;
+    if (table->mem_pin == NULL)
+        table->mem_pin = default_mem_pin;
+    if (table->mem_unpin == NULL)
+        table->mem_unpin = default_mem_unpin;
 }
 
 void hkt__transport_fill(struct hkt__tp_ops *table)

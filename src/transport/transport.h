@@ -66,13 +66,20 @@ struct hkt__chan_ops {
     /** The oldest frame. AGAIN: none yet. Calling it again before rx_end returns the same frame. */
     enum hkt_status (*rx_begin)(struct hkt__chan *chan, struct hkt__view *out_view);
     void (*rx_end)(struct hkt__chan *chan);
-    /* The two below spare a copy where the medium copies anyway. NULL: not offered; payloads then go through the room and
+    /* The next two spare a copy where the medium copies anyway. NULL: not offered; payloads then go through the room and
      * the view, as is best where both ends see the same memory. */
     /** As tx_end, with the payload at `data`, which stays the caller's, instead of in the room. */
     enum hkt_status (*tx_end_from)(struct hkt__chan *chan, const void *data, size_t bytes, const struct hkt__stamp *stamp);
     /** As rx_begin, but the payload is put at `to` if it has at most `room` bytes and is worth it; the view says where it
      *  is. AGAIN may leave a part of it there: until OK, ask again for the same place (or give the channel up). */
     enum hkt_status (*rx_into)(struct hkt__chan *chan, void *to, size_t room, struct hkt__view *out_view);
+    /* The last two spare the sender's copy where the medium reads memory by itself, later. NULL, both: not offered. */
+    /** As tx_end_from, but the payload is only lent: nobody may write there while tx_is_lent says so. AGAIN: not from this
+     *  memory (see mem_pin), or not so little; nothing was sent, the room is still there. */
+    enum hkt_status (*tx_lend)(struct hkt__chan *chan, const void *data, size_t bytes, const struct hkt__stamp *stamp);
+    /** Is anything lent that was not given back? Takes what came back. False too when the channel has failed, after which
+     *  nothing is read any more: the next operation on it reports that. */
+    bool (*tx_is_lent)(struct hkt__chan *chan);
 };
 
 /** Embedded first in each transport's own channel. One object serves one direction. */
@@ -93,7 +100,11 @@ struct hkt__tp_caps {
     unsigned flags;
     double latency_ns;        /* one small frame, one way */
     double ns_per_byte;
+    size_t slice_bytes;       /* pieces that large messages are best cut in: large enough that what a frame costs vanishes, small
+                               * enough to overlap. 0: HKT__SLICE_BYTES */
 };
+
+#define HKT__SLICE_BYTES ((size_t)65536) /* stays in a core's second-level cache, as memory and sockets like it */
 
 /** Everything an instance may need to know; borrowed during open. */
 struct hkt__tp_params {
@@ -161,6 +172,11 @@ struct hkt__tp_ops {
     /** Do so; the memory is named by its address there. */
     enum hkt_status (*peer_read)(struct hkt__tp_dom *dom, int peer, void *to, uint64_t from, size_t bytes);
     enum hkt_status (*peer_write)(struct hkt__tp_dom *dom, int peer, uint64_t to, const void *from, size_t bytes);
+    /** Make memory known to the devices that send of this domain, until mem_unpin with the same address or dom_close: frames
+     *  may then be lent from it. False, with nothing done: none does that, or not with more or such memory. Peers need not
+     *  know. Any thread. The memory must stay mapped until unpinned, and be in no operation when it is. */
+    bool (*mem_pin)(struct hkt__tp_dom *dom, const void *data, size_t bytes);
+    void (*mem_unpin)(struct hkt__tp_dom *dom, const void *data);
     /** Sleep until something may have arrived on this domain for a channel that was polled in vain, at most timeout_ns;
      *  early return is fine. An arrival may, rarely, be missed: choose a timeout of milliseconds. wake makes a sleeper of
      *  this process return, or the next sleep if there is none (any thread; for aborts); it is never missed. */

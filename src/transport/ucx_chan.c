@@ -222,4 +222,4 @@ static void rx_end(struct hkt__chan *chan)
     pthread_mutex_unlock(&dom->lock);
 }
 
-const struct hkt__chan_ops hkt__ucx_chan_ops = {tx_begin, tx_end, rx_begin, rx_end, NULL, rx_into};
+const struct hkt__chan_ops hkt__ucx_chan_ops = {tx_begin, tx_end, rx_begin, rx_end, NULL, rx_into, NULL, NULL};

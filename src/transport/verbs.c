@@ -16,6 +16,11 @@ static const struct hkt__tp_ops verbs_ops;
 
 #define INLINE_ASKED 220  /* bytes: what common adapters take without a second fetch of the request */
 #define WIRE_FRAME_BYTES 65536
+/* Of frames. On Soft-RoCE all-gathers reach 60 to 75 % of ib_write_bw with 64 KiB, 95 % with 256 KiB, and no more with 1 MiB
+ * (docs/bench). */
+#define SLOT_BYTES_MOST ((size_t)262144)
+#define SLOT_BYTES_LEAST ((size_t)65536)
+#define SLOT_BYTES_SET_LEAST ((size_t)1024)
 
 static struct hkt__verbs *verbs_of(struct hkt__tp *tp)
 {
@@ -92,9 +97,26 @@ static int choose_ports(struct hkt__verbs_port *ports, int count)
     return usable < HKT__VERBS_RAILS_MAX ? usable : HKT__VERBS_RAILS_MAX;
 }
 
-static size_t slots_bytes(const struct hkt__settings *settings)
+/** Bytes of a frame. As they come: large ones, each of which costs a request, a completion and a credit; less where the links
+ *  to all ranks could not be locked in half of what the system allows (the other half is left to others of this process). */
+static uint32_t choose_slot_bytes(const struct hkt__settings *settings, int nranks)
 {
-    return (size_t)settings->ib_slots * ((size_t)settings->ib_slot_bytes / HKT__LINE * HKT__LINE + HKT__VERBS_HEAD);
+    const size_t lockable = hkt__verbs_lockable_bytes() / 2;
+    const size_t slots = 2 * (size_t)settings->ib_slots * (size_t)settings->lanes * (size_t)(nranks > 1 ? nranks - 1 : 1);
+    size_t bytes = SLOT_BYTES_MOST;
+
+    if (settings->ib_slot_bytes > 0) {
+        bytes = (size_t)settings->ib_slot_bytes / HKT__LINE * HKT__LINE;
+        return (uint32_t)(bytes > SLOT_BYTES_SET_LEAST ? bytes : SLOT_BYTES_SET_LEAST);
+    }
+    while (bytes > SLOT_BYTES_LEAST && slots * (bytes + HKT__VERBS_HEAD) > lockable)
+        bytes /= 2;
+    return (uint32_t)bytes;
+}
+
+static size_t slots_bytes(const struct hkt__settings *settings, uint32_t slot_bytes)
+{
+    return (size_t)settings->ib_slots * (slot_bytes + HKT__VERBS_HEAD);
 }
 
 /** Register what a link would: limits show now, not in the middle of a job. */
@@ -174,7 +196,7 @@ static enum hkt_status verbs_probe(const struct hkt__settings *settings)
     enum hkt_status rc = find_ports(settings, ports, &count);
 
     if (rc == HKT_OK)
-        rc = open_rail(&rail, &ports[0], slots_bytes(settings));
+        rc = open_rail(&rail, &ports[0], slots_bytes(settings, choose_slot_bytes(settings, 2)));
     if (rc == HKT_OK)
         close_rail(&rail);
     return rc == HKT_OK ? HKT_OK : HKT_ERR_UNSUPPORTED;
@@ -191,7 +213,8 @@ static void verbs_query(const struct hkt__tp *tp, struct hkt__tp_caps *out_caps)
         mbits = 100e3;
     /* Published figures for perftest on InfiniBand and RoCE adapters: 1 to 2 us for a small write, nine tenths of the line
      * rate for large ones; a tuning table replaces both. */
-    *out_caps = (struct hkt__tp_caps){.flags = HKT__TP_POLLED, .latency_ns = 2000, .ns_per_byte = 8e3 / (0.9 * mbits)};
+    *out_caps = (struct hkt__tp_caps){.flags = HKT__TP_POLLED, .latency_ns = 2000, .ns_per_byte = 8e3 / (0.9 * mbits),
+                                      .slice_bytes = verbs != NULL ? verbs->slot_bytes : SLOT_BYTES_MOST};
 }
 
 /* ---- instance ---- */
@@ -224,7 +247,7 @@ static enum hkt_status open_rails(struct hkt__verbs *verbs)
     enum hkt_status rc = find_ports(verbs->settings, ports, &count);
 
     for (int i = 0; i < count && rc == HKT_OK; i++) {
-        rc = open_rail(&verbs->rails[verbs->nrails], &ports[i], slots_bytes(verbs->settings));
+        rc = open_rail(&verbs->rails[verbs->nrails], &ports[i], slots_bytes(verbs->settings, verbs->slot_bytes));
         if (rc == HKT_OK) {
             const struct hkt__verbs_port *port = &ports[i];
 
@@ -262,7 +285,7 @@ static enum hkt_status verbs_open(const struct hkt__tp_params *params, struct hk
     verbs->settings = params->settings;
     verbs->abort_word = params->abort_word;
     verbs->slots = (uint32_t)params->settings->ib_slots;
-    verbs->slot_bytes = (uint32_t)(params->settings->ib_slot_bytes / HKT__LINE * HKT__LINE);
+    verbs->slot_bytes = choose_slot_bytes(params->settings, params->job_nranks);
     verbs->may_use_tcp = may_use_tcp(params->settings->transport);
     verbs->peers = hkt__calloc((size_t)params->job_nranks, sizeof *verbs->peers);
     enum hkt_status rc = verbs->peers != NULL ? HKT_OK : hkt__fail(HKT_ERR_NOMEM, "verbs: no memory for %d ranks",
@@ -458,6 +481,8 @@ static const struct hkt__tp_ops verbs_ops = {
     .chan_open = verbs_chan_open,
     .park = hkt__verbs_park,
     .wake = hkt__verbs_wake,
+    .mem_pin = hkt__verbs_mem_pin,
+    .mem_unpin = hkt__verbs_mem_unpin,
 };
 
 const struct hkt__tp_ops *const hkt__module_transport = &verbs_ops;

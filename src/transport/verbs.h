@@ -7,12 +7,14 @@
  *   verbs_wire.c   the messages that open a link, over a channel of tcp
  *   verbs_path.c   one queue pair: posting, completions, its end
  *   verbs_chan.c   frames over the paths of a link
+ *   verbs_mem.c    memory of the user that frames are sent from where they lie
  *   verbs_text.c   errors in words, with the mend
  *
  * Frames. Each end of a link has a ring of slots for what it receives; the peer writes frame n into slot n mod slots by an
- * RDMA write with immediate, straight out of its own registered memory. The immediate says "frame n is there"; consumed
- * frames are told back by empty writes whose immediate says how many (credit). So a receive request is only ever a token
- * for an immediate, the number of tokens needed is known beforehand, and no receiver is ever "not ready".
+ * RDMA write with immediate, straight out of its own registered memory. The immediate says "frame n is there", and how many
+ * frames of the other direction were consumed (credit); where nothing goes that way, empty writes say so. So a receive
+ * request is only ever a token for an immediate, the number of tokens needed is known beforehand, and no receiver is ever "not
+ * ready".
  *
  * Paths. A link has one queue pair per pair of NICs, or several; a frame takes the path that will be idle first, and since
  * its slot follows from its number, frames may arrive in any order. A path that fails hands its unacknowledged frames to
@@ -29,6 +31,7 @@
 #define HOCKET_TRANSPORT_VERBS_H
 
 #include <infiniband/verbs.h>
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -96,7 +99,7 @@ struct hkt__verbs_blob {
     struct hkt__verbs_rail_blob rails[HKT__VERBS_RAILS_MAX];
 };
 #define HKT__VERBS_MAGIC 0x56544b48u /* "HKTV" */
-#define HKT__VERBS_VERSION 1
+#define HKT__VERBS_VERSION 2
 
 struct hkt__verbs_rail {
     struct hkt__verbs_port port;
@@ -127,6 +130,21 @@ struct hkt__verbs {
 
 struct hkt__verbs_link;
 
+/** Memory of the user that the devices know. */
+struct hkt__verbs_pin {
+    uintptr_t first;
+    size_t bytes;
+    struct ibv_mr *mrs[HKT__VERBS_RAILS_MAX];
+};
+#define HKT__VERBS_PINS_MAX 64 /* per domain */
+
+struct hkt__verbs_pins {
+    pthread_mutex_t lock;         /* pin and unpin (any thread) against the domain's, which looks things up */
+    struct hkt__verbs_pin pins[HKT__VERBS_PINS_MAX]; /* [0, count) */
+    int count, last;              /* last: found last */
+    size_t bytes;
+};
+
 struct hkt__verbs_queue {
     struct ibv_comp_channel *channel;
     struct ibv_cq *cq;
@@ -143,6 +161,7 @@ struct hkt__verbs_dom {
     unsigned char *use;           /* [nranks] */
     struct hkt__verbs_link **links; /* [nranks * lanes], NULL until asked for */
     int connecting, moved;        /* links that are being opened; that went over to tcp */
+    struct hkt__verbs_pins pins;
     struct hkt__verbs_queue queues[HKT__VERBS_RAILS_MAX];
     /* wake (any thread) and park (the domain's) meet here; as in tcp.c. */
     int wake_fd;
@@ -162,14 +181,30 @@ void hkt__verbs_dom_close(struct hkt__tp_dom *dom);
 void hkt__verbs_park(struct hkt__tp_dom *dom, int64_t timeout_ns);
 void hkt__verbs_wake(struct hkt__tp_dom *dom);
 
+/* ---- memory (verbs_mem.c) ---- */
+
+bool hkt__verbs_mem_pin(struct hkt__tp_dom *dom, const void *data, size_t bytes);
+void hkt__verbs_mem_unpin(struct hkt__tp_dom *dom, const void *data);
+/** The keys of the pinned memory that [data, data + bytes) is part of. False: none. */
+bool hkt__verbs_mem_find(struct hkt__verbs_dom *dom, const void *data, size_t bytes, uint32_t out_keys[HKT__VERBS_RAILS_MAX]);
+/** Unpin what is left. */
+void hkt__verbs_mem_fini(struct hkt__verbs_dom *dom);
+
 /* ---- paths (verbs_path.c) ---- */
 
 enum hkt__verbs_kind { HKT__VERBS_RECV, HKT__VERBS_FRAME, HKT__VERBS_CONTROL, HKT__VERBS_PROBE };
 
-/** What an immediate says; the number of a frame in the lower bits. */
-#define HKT__VERBS_IMM_BITS 30
+/** What an immediate says, highest bits first: its kind, how many frames are consumed, the number of a frame; the lowest bits of
+ *  both numbers, of which at most HKT__VERBS_SLOTS_MAX neighbours can be meant. */
+#define HKT__VERBS_IMM_BITS 15
 #define HKT__VERBS_IMM_MASK ((UINT32_C(1) << HKT__VERBS_IMM_BITS) - 1)
 enum hkt__verbs_imm { HKT__VERBS_IMM_FRAME, HKT__VERBS_IMM_CREDIT, HKT__VERBS_IMM_PROBE };
+
+static inline uint32_t hkt__verbs_imm_make(enum hkt__verbs_imm kind, uint32_t consumed, uint32_t number)
+{
+    return (uint32_t)kind << 2 * HKT__VERBS_IMM_BITS | (consumed & HKT__VERBS_IMM_MASK) << HKT__VERBS_IMM_BITS |
+           (number & HKT__VERBS_IMM_MASK);
+}
 
 enum hkt__verbs_path_state { HKT__VERBS_PATH_NONE, HKT__VERBS_PATH_READY, HKT__VERBS_PATH_UP, HKT__VERBS_PATH_DOWN };
 
@@ -189,11 +224,16 @@ struct hkt__verbs_path {
     char why[HKT__VERBS_TEXT_MAX * 2]; /* when DOWN */
 };
 
-/** A write of a frame: source on this side, slot on the other. */
-struct hkt__verbs_write {
-    const void *from;
+/** Bytes on this side. */
+struct hkt__verbs_piece {
+    const void *data;
     uint32_t bytes;
-    uint32_t local_key;
+    uint32_t key;
+};
+
+/** A write of a frame: one piece or two on this side, slot on the other. */
+struct hkt__verbs_write {
+    struct hkt__verbs_piece from[2];
     uint64_t to;
     uint32_t imm;
     uint64_t id;
@@ -254,6 +294,8 @@ struct hkt__verbs_flight {
     uint32_t bytes;               /* header and payload */
     int path;
     bool is_busy;                 /* posted and not completed */
+    const void *lent;             /* where the payload is; NULL: in the slot, behind the header */
+    uint32_t lent_keys[HKT__VERBS_RAILS_MAX];
 };
 
 struct hkt__verbs_tx {
@@ -261,6 +303,8 @@ struct hkt__verbs_tx {
     struct hkt__verbs_link *link;
     uint32_t seq;                 /* of the next frame, from 1 */
     uint32_t consumed;            /* frames the peer has used up */
+    int lent;                     /* busy frames whose payload is the caller's memory */
+    uint64_t lent_frames;         /* so far */
     struct hkt__verbs_flight flights[HKT__VERBS_SLOTS_MAX];
 };
 
@@ -346,6 +390,8 @@ bool hkt__verbs_chan_is_flying(const struct hkt__verbs_link *link);
 
 /** What a completion's status means here, and the mend: "... (IBV_WC_RETRY_EXC_ERR, vendor 129)". */
 void hkt__verbs_wc_text(const struct hkt__verbs_path *path, const struct ibv_wc *wc, char *out_text, size_t bytes);
+/** Memory that this process may lock, SIZE_MAX: any. */
+size_t hkt__verbs_lockable_bytes(void);
 /** Registration failed with errno: which limit, and how to raise it. Records and returns the failure. */
 enum hkt_status hkt__verbs_fail_register(const char *device, size_t bytes);
 

@@ -1,5 +1,6 @@
 /* Frames over the paths of a link. Frame n goes from the sender's slot n mod slots to the receiver's; the numbers in flight
- * are few, so 30 bits of them in an immediate name one without doubt.
+ * are few, so 15 bits of them in an immediate name one without doubt. Credit rides on frames: where both ends send, as in
+ * most collectives and in every exchange of small messages, none needs a packet of its own.
  *
  * A sender's slot is free when its write is acknowledged, a receiver's when its frame was told as consumed. A frame that a
  * failed path had under way is written again by another one, into the same slot, with the same bytes: if it had arrived
@@ -10,6 +11,7 @@
 
 #include "transport/verbs.h"
 
+#define LEND_LEAST 32768 /* bytes: below, a copy costs less than waiting at the end for what was lent */
 #define LOOK_AT_WIRE 64 /* fruitless looks for a frame or credit between looks at what the peer says over tcp: a system call */
 
 void hkt__verbs_chan_init(struct hkt__verbs_link *link)
@@ -59,19 +61,24 @@ static void post_frame(struct hkt__verbs_link *link, uint32_t slot)
 {
     struct hkt__verbs_flight *flight = &link->tx.flights[slot];
     struct hkt__verbs_path *path = choose_path(link, flight->bytes);
+    const uint32_t consumed = link->rx.seq - 1;
 
     if (path == NULL)
         return; /* the link has failed */
+    const uint32_t in_slot = flight->lent != NULL ? (uint32_t)sizeof(struct hkt__frame_header) : flight->bytes;
     const struct hkt__verbs_write write = {
-        .from = hkt__verbs_send_slot(link, slot) + HKT__VERBS_HEADER_AT, .bytes = flight->bytes,
-        .local_key = link->send_mr[path->rail]->lkey,
+        .from = {{hkt__verbs_send_slot(link, slot) + HKT__VERBS_HEADER_AT, in_slot, link->send_mr[path->rail]->lkey},
+                 {flight->lent, flight->bytes - in_slot, flight->lent_keys[path->rail]}},
         .to = link->peer_ring + slot * hkt__verbs_stride(link) + HKT__VERBS_HEADER_AT,
-        .imm = (uint32_t)HKT__VERBS_IMM_FRAME << HKT__VERBS_IMM_BITS | (flight->seq & HKT__VERBS_IMM_MASK),
+        .imm = hkt__verbs_imm_make(HKT__VERBS_IMM_FRAME, consumed, flight->seq),
         .id = hkt__verbs_id(path, HKT__VERBS_FRAME, slot),
     };
 
     flight->path = path->index;
-    (void)hkt__verbs_path_post(path, &write);
+    if (!hkt__verbs_path_post(path, &write))
+        return; /* what it had, this frame too, has gone to the others */
+    link->rx.told = consumed;
+    link->rx.is_told_late = false;
 }
 
 void hkt__verbs_chan_sent(struct hkt__verbs_path *path, uint32_t slot)
@@ -82,6 +89,7 @@ void hkt__verbs_chan_sent(struct hkt__verbs_path *path, uint32_t slot)
         return;
     path->flying -= flight->bytes;
     flight->is_busy = false;
+    path->link->tx.lent -= flight->lent != NULL;
 }
 
 void hkt__verbs_chan_resend(struct hkt__verbs_path *path)
@@ -126,20 +134,49 @@ static enum hkt_status tx_begin(struct hkt__chan *chan, size_t bytes, struct hkt
     return HKT_OK;
 }
 
-static enum hkt_status tx_end(struct hkt__chan *chan, size_t bytes, const struct hkt__stamp *stamp)
+/** Send the next frame, of `bytes` bytes of payload, as `flight` has it. */
+static enum hkt_status take_off(struct hkt__verbs_link *link, struct hkt__verbs_flight flight, size_t bytes,
+                                const struct hkt__stamp *stamp)
 {
-    struct hkt__verbs_link *link = ((struct hkt__verbs_tx *)chan)->link;
     const uint32_t seq = link->tx.seq, slot = slot_of(link, seq);
     const struct hkt__frame_header header = {.seq = seq, .bytes = (uint32_t)bytes, .stamp = *stamp};
 
-    assert(has_room(link) && bytes <= chan->frame_bytes_max);
+    assert(has_room(link) && bytes <= link->slot_bytes);
     memcpy(hkt__verbs_send_slot(link, slot) + HKT__VERBS_HEADER_AT, &header, sizeof header);
-    link->tx.flights[slot] = (struct hkt__verbs_flight){.seq = seq, .bytes = (uint32_t)(sizeof header + bytes),
-                                                        .is_busy = true};
+    flight.seq = seq;
+    flight.bytes = (uint32_t)(sizeof header + bytes);
+    flight.is_busy = true;
+    link->tx.flights[slot] = flight;
     link->tx.seq++;
     if (link->failed == HKT_OK)
         post_frame(link, slot);
     return link->failed == HKT_OK ? HKT_OK : hkt__verbs_link_failed(link);
+}
+
+static enum hkt_status tx_end(struct hkt__chan *chan, size_t bytes, const struct hkt__stamp *stamp)
+{
+    return take_off(((struct hkt__verbs_tx *)chan)->link, (struct hkt__verbs_flight){.lent = NULL}, bytes, stamp);
+}
+
+static enum hkt_status tx_lend(struct hkt__chan *chan, const void *data, size_t bytes, const struct hkt__stamp *stamp)
+{
+    struct hkt__verbs_link *link = ((struct hkt__verbs_tx *)chan)->link;
+    struct hkt__verbs_flight flight = {.lent = data};
+
+    if (bytes < LEND_LEAST || !hkt__verbs_mem_find(link->dom, data, bytes, flight.lent_keys))
+        return HKT_AGAIN;
+    link->tx.lent++;
+    link->tx.lent_frames++;
+    return take_off(link, flight, bytes, stamp);
+}
+
+static bool tx_is_lent(struct hkt__chan *chan)
+{
+    struct hkt__verbs_link *link = ((struct hkt__verbs_tx *)chan)->link;
+
+    if (link->tx.lent > 0 && link->failed == HKT_OK && !hkt__verbs_progress(link->dom) && ++link->rx.vain % LOOK_AT_WIRE == 0)
+        (void)hkt__verbs_link_listen(link);
+    return link->tx.lent > 0 && link->failed == HKT_OK;
 }
 
 /* ---- receiving ---- */
@@ -155,7 +192,7 @@ static void tell(struct hkt__verbs_link *link)
         return;
     const struct hkt__verbs_write write = {
         .to = link->peer_ring,
-        .imm = (uint32_t)HKT__VERBS_IMM_CREDIT << HKT__VERBS_IMM_BITS | (consumed & HKT__VERBS_IMM_MASK),
+        .imm = hkt__verbs_imm_make(HKT__VERBS_IMM_CREDIT, consumed, 0),
         .id = hkt__verbs_id(path, HKT__VERBS_CONTROL, 0),
     };
 
@@ -174,23 +211,16 @@ void hkt__verbs_chan_retell(struct hkt__verbs_link *link)
 
 void hkt__verbs_chan_arrived(struct hkt__verbs_link *link, uint32_t imm)
 {
-    const uint32_t number = imm & HKT__VERBS_IMM_MASK;
-    uint32_t ahead;
+    const enum hkt__verbs_imm kind = (enum hkt__verbs_imm)(imm >> 2 * HKT__VERBS_IMM_BITS);
+    const uint32_t ahead = (imm - link->rx.seq) & HKT__VERBS_IMM_MASK;
+    const uint32_t consumed = ((imm >> HKT__VERBS_IMM_BITS) - link->tx.consumed) & HKT__VERBS_IMM_MASK;
 
-    switch ((enum hkt__verbs_imm)(imm >> HKT__VERBS_IMM_BITS)) {
-    case HKT__VERBS_IMM_FRAME:
-        ahead = (number - link->rx.seq) & HKT__VERBS_IMM_MASK;
-        if (ahead < link->slots) /* else it came before, by a path that failed afterwards */
-            link->rx.arrived[slot_of(link, link->rx.seq + ahead)] = link->rx.seq + ahead;
-        break;
-    case HKT__VERBS_IMM_CREDIT:
-        ahead = (number - link->tx.consumed) & HKT__VERBS_IMM_MASK;
-        if (ahead <= link->slots)
-            link->tx.consumed += ahead;
-        break;
-    case HKT__VERBS_IMM_PROBE:
-        break;
-    }
+    if (kind == HKT__VERBS_IMM_PROBE)
+        return;
+    if (kind == HKT__VERBS_IMM_FRAME && ahead < link->slots) /* else it came before, by a path that failed afterwards */
+        link->rx.arrived[slot_of(link, link->rx.seq + ahead)] = link->rx.seq + ahead;
+    if (consumed <= link->slots) /* else it was overtaken */
+        link->tx.consumed += consumed;
 }
 
 static enum hkt_status fail_header(const struct hkt__verbs_link *link, const struct hkt__frame_header *header)
@@ -235,4 +265,5 @@ static void rx_end(struct hkt__chan *chan)
         tell(link);
 }
 
-const struct hkt__chan_ops hkt__verbs_chan_ops = {tx_begin, tx_end, rx_begin, rx_end, NULL, NULL};
+const struct hkt__chan_ops hkt__verbs_chan_ops = {.tx_begin = tx_begin, .tx_end = tx_end, .rx_begin = rx_begin, .rx_end = rx_end,
+                                                  .tx_lend = tx_lend, .tx_is_lent = tx_is_lent};

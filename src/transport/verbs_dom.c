@@ -110,6 +110,7 @@ static void free_dom(struct hkt__verbs_dom *dom)
 {
     if (dom->wake_fd >= 0)
         close(dom->wake_fd);
+    pthread_mutex_destroy(&dom->pins.lock);
     hkt__free(dom->use);
     hkt__free(dom->links);
     hkt__free(dom);
@@ -123,6 +124,7 @@ enum hkt_status hkt__verbs_dom_open(struct hkt__tp *tp, const struct hkt__tp_mem
 
     if (dom == NULL)
         return hkt__fail(HKT_ERR_NOMEM, "verbs: no memory for a communicator");
+    pthread_mutex_init(&dom->pins.lock, NULL);
     dom->dom.ops = tp->ops;
     dom->verbs = verbs;
     dom->nranks = members->nranks;
@@ -298,6 +300,7 @@ void hkt__verbs_dom_close(struct hkt__tp_dom *tp_dom)
         hkt__verbs_link_destroy(dom->links[i]);
     for (int rail = 0; rail < HKT__VERBS_RAILS_MAX; rail++)
         close_queue(&dom->queues[rail]);
+    hkt__verbs_mem_fini(dom);
     dom->wire->ops->dom_close(dom->wire);
     free_dom(dom);
 }

@@ -115,6 +115,9 @@ void hkt__verbs_link_destroy(struct hkt__verbs_link *link)
 {
     if (link == NULL)
         return;
+    if (link->stage == HKT__VERBS_OPEN)
+        hkt__log(HKT__SUB_TRANSPORT, HKT__LOG_DEBUG, "verbs: rank %d, lane %d: %u frames sent, %llu of them without a copy",
+                 link->peer, link->lane, link->tx.seq - 1, (unsigned long long)link->tx.lent_frames);
     free_paths(link);
     hkt__free(link);
 }
@@ -284,9 +287,9 @@ static void prove_paths(struct hkt__verbs_link *link)
         struct hkt__verbs_path *path = &link->paths[i];
         const size_t mtu = (size_t)128 << path->mtu;
         const struct hkt__verbs_write write = {
-            .from = link->memory + half, .bytes = (uint32_t)(mtu < half ? mtu : half), .to = link->peer_ring,
-            .local_key = link->send_mr[path->rail]->lkey, .id = hkt__verbs_id(path, HKT__VERBS_PROBE, 0),
-            .imm = (uint32_t)HKT__VERBS_IMM_PROBE << HKT__VERBS_IMM_BITS,
+            .from = {{link->memory + half, (uint32_t)(mtu < half ? mtu : half), link->send_mr[path->rail]->lkey}},
+            .to = link->peer_ring, .id = hkt__verbs_id(path, HKT__VERBS_PROBE, 0),
+            .imm = hkt__verbs_imm_make(HKT__VERBS_IMM_PROBE, 0, 0),
         };
 
         if (path->state == HKT__VERBS_PATH_READY)

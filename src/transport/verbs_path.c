@@ -51,7 +51,7 @@ static enum hkt_status create_qp(struct hkt__verbs_path *path)
     struct ibv_cq *cq = path->link->dom->queues[path->rail].cq;
     struct ibv_qp_init_attr init = {
         .send_cq = cq, .recv_cq = cq, .qp_type = IBV_QPT_RC, .sq_sig_all = 0,
-        .cap = {.max_send_wr = send_entries(path->link), .max_recv_wr = receive_entries(path->link), .max_send_sge = 1,
+        .cap = {.max_send_wr = send_entries(path->link), .max_recv_wr = receive_entries(path->link), .max_send_sge = 2,
                 .max_recv_sge = 1, .max_inline_data = rail->inline_max},
     };
 
@@ -188,10 +188,14 @@ void hkt__verbs_path_fail(struct hkt__verbs_path *path, enum hkt_status status, 
 
 bool hkt__verbs_path_post(struct hkt__verbs_path *path, const struct hkt__verbs_write *write)
 {
-    struct ibv_sge sge = {.addr = (uintptr_t)write->from, .length = write->bytes, .lkey = write->local_key};
+    const struct hkt__verbs_piece *first = &write->from[0], *second = &write->from[1];
+    const uint32_t bytes = first->bytes + second->bytes;
+    struct ibv_sge sges[2] = {{.addr = (uintptr_t)first->data, .length = first->bytes, .lkey = first->key},
+                              {.addr = (uintptr_t)second->data, .length = second->bytes, .lkey = second->key}};
     struct ibv_send_wr request = {
-        .wr_id = write->id, .sg_list = &sge, .num_sge = write->bytes > 0, .opcode = IBV_WR_RDMA_WRITE_WITH_IMM,
-        .send_flags = IBV_SEND_SIGNALED | (write->bytes > 0 && write->bytes <= path->inline_max ? IBV_SEND_INLINE : 0u),
+        .wr_id = write->id, .sg_list = sges, .num_sge = (first->bytes > 0) + (second->bytes > 0),
+        .opcode = IBV_WR_RDMA_WRITE_WITH_IMM,
+        .send_flags = IBV_SEND_SIGNALED | (bytes > 0 && bytes <= path->inline_max ? IBV_SEND_INLINE : 0u),
         .imm_data = htobe32(write->imm), .wr.rdma = {.remote_addr = write->to, .rkey = path->peer_key},
     };
     struct ibv_send_wr *bad;
@@ -204,7 +208,7 @@ bool hkt__verbs_path_post(struct hkt__verbs_path *path, const struct hkt__verbs_
         hkt__verbs_path_fail(path, HKT_ERR_SYSTEM, why);
         return false;
     }
-    path->flying += write->bytes;
+    path->flying += bytes;
     return true;
 }
 

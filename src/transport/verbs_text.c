@@ -1,8 +1,11 @@
 /* Errors of verbs in words: what a code means for this connection, and the mend. */
 #include <errno.h>
+#include <linux/capability.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include "transport/verbs.h"
 
@@ -46,6 +49,24 @@ void hkt__verbs_wc_text(const struct hkt__verbs_path *path, const struct ibv_wc 
     }
     snprintf(out_text, bytes, "%s, queue pair %u: %s (%s, vendor code %u): %s", port, path->qp->qp_num,
              ibv_wc_status_str(wc->status), name, wc->vendor_err, meaning);
+}
+
+/** CAP_IPC_LOCK: the limit does not hold. */
+static bool may_lock_any(void)
+{
+    struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
+    struct __user_cap_data_struct data[_LINUX_CAPABILITY_U32S_3] = {{0}};
+
+    return syscall(SYS_capget, &header, data) == 0 && (data[0].effective >> CAP_IPC_LOCK & 1) != 0;
+}
+
+size_t hkt__verbs_lockable_bytes(void)
+{
+    struct rlimit limit;
+
+    if (getrlimit(RLIMIT_MEMLOCK, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY || may_lock_any())
+        return SIZE_MAX;
+    return (size_t)limit.rlim_cur;
 }
 
 enum hkt_status hkt__verbs_fail_register(const char *device, size_t bytes)

@@ -2,6 +2,7 @@
  *
  *   hosts_rank check COUNT...   makes every collective with every count, in and out of place, and sends around the ring;
  *                               prints "N calls, N wrong" and what was wrong; exit code 1 if anything was
+ *   hosts_rank registered COUNT...  the same with registered buffers
  *   hosts_rank last             makes all-reduces until one fails; prints "went N", the status and the error of the
  *                               communicator; exit code 3 */
 #include <stdio.h>
@@ -79,7 +80,20 @@ static bool check_ring(struct hkt_comm *comm, size_t count, struct tally *tally)
     return ok;
 }
 
-static int check(struct hkt_comm *comm, int ncounts, char **counts)
+/** Both buffers of the calls, registered or no longer. */
+static bool set_registered(const struct calls *calls, bool on)
+{
+    unsigned char *const buffers[] = {calls->send, calls->recv};
+
+    for (int i = 0; i < 2; i++)
+        if ((on ? hkt_comm_register(calls->comm, buffers[i], calls->room) : hkt_comm_deregister(calls->comm, buffers[i])) != HKT_OK) {
+            complain(on ? "hkt_comm_register" : "hkt_comm_deregister");
+            return false;
+        }
+    return true;
+}
+
+static int check(struct hkt_comm *comm, bool registered, int ncounts, char **counts)
 {
     struct calls calls;
     struct tally tally = {0};
@@ -99,9 +113,11 @@ static int check(struct hkt_comm *comm, int ncounts, char **counts)
         fprintf(stderr, "no memory for buffers of %zu bytes\n", room);
         return CODE_FAILED;
     }
+    ok = !registered || set_registered(&calls, true);
     for (int i = 0; i < ncounts && ok; i++)
         ok = check_count(&calls, strtoul(counts[i], NULL, 10), &tally) &&
              check_ring(comm, strtoul(counts[i], NULL, 10), &tally);
+    ok = ok && (!registered || set_registered(&calls, false));
     calls_fini(&calls);
     printf("%d calls, %d wrong\n", tally.ncalls, tally.nwrong);
     return !ok ? CODE_FAILED : tally.nwrong > 0 ? CODE_WRONG : 0;
@@ -128,14 +144,18 @@ int main(int argc, char **argv)
 {
     struct hkt_comm *comm;
 
-    if (argc < 2 || (strcmp(argv[1], "check") != 0 && strcmp(argv[1], "last") != 0))
+    if (argc < 2)
+        return CODE_FAILED;
+    const bool is_last = strcmp(argv[1], "last") == 0, registered = strcmp(argv[1], "registered") == 0;
+
+    if (!is_last && !registered && strcmp(argv[1], "check") != 0)
         return CODE_FAILED;
     if (hkt_comm_init_env(&comm, NULL) != HKT_OK)
         return complain("hkt_comm_init_env");
     for (int r = 0; r < hkt_comm_size(comm); r++)
         if (r != hkt_comm_rank(comm))
             printf("%d %s\n", r, hkt_comm_transport(comm, r));
-    const int code = strcmp(argv[1], "check") == 0 ? check(comm, argc - 2, argv + 2) : last(comm);
+    const int code = is_last ? last(comm) : check(comm, registered, argc - 2, argv + 2);
 
     return hkt_comm_destroy(comm) != HKT_OK && code == 0 ? CODE_FAILED : code;
 }

@@ -114,7 +114,7 @@ static void case_not_ready(struct rig_rank *rank, const void *arg)
         for (uint64_t n = 0; rig_now_ms() < end_ms && link->failed == HKT_OK;) {
             struct ibv_send_wr request = {
                 .wr_id = (uint64_t)link->peer << 32 | (uint64_t)HKT__VERBS_PROBE << 16, .send_flags = IBV_SEND_SIGNALED,
-                .opcode = IBV_WR_RDMA_WRITE_WITH_IMM, .imm_data = htobe32((uint32_t)HKT__VERBS_IMM_PROBE << HKT__VERBS_IMM_BITS),
+                .opcode = IBV_WR_RDMA_WRITE_WITH_IMM, .imm_data = htobe32(hkt__verbs_imm_make(HKT__VERBS_IMM_PROBE, 0, 0)),
                 .wr.rdma = { .remote_addr = link->peer_ring, .rkey = path->peer_key },
             };
             struct ibv_send_wr *bad;

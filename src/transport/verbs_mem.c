@@ -1,0 +1,116 @@
+/* Memory of the user that frames are sent from where they lie, without a copy.
+ *
+ * Only memory that the user gave for it is registered with the devices (hkt_mem_alloc, hkt_comm_register), from then until it
+ * is given back, which the user says: so an address that is found here means the pages it meant when it was registered. A cache of
+ * registrations of any memory has no such sign. When its owner frees memory and the system maps other pages at the same address,
+ * the device still reads the old ones, and wrong bytes are sent without an error; to notice, libraries replace malloc's calls to
+ * the system, which this one does not do. Registering for one call alone would be safe, but costs as much as the copy that it
+ * spares (docs/bench): so other memory is copied into slots.
+ *
+ * Bounds: pins per domain, and a quarter of what this process may lock, so that slots of links still fit. */
+#include <errno.h>
+#include <string.h>
+
+#include "core/log.h"
+#include "transport/verbs.h"
+
+static struct hkt__verbs_dom *dom_of(struct hkt__tp_dom *dom)
+{
+    return (struct hkt__verbs_dom *)dom;
+}
+
+static void forget(struct hkt__verbs_pin *pin)
+{
+    for (int i = 0; i < HKT__VERBS_RAILS_MAX; i++)
+        if (pin->mrs[i] != NULL)
+            (void)ibv_dereg_mr(pin->mrs[i]);
+}
+
+/** With all NICs or none, and not at all where that would take too much. */
+static bool pin_memory(struct hkt__verbs_dom *dom, struct hkt__verbs_pin *pin)
+{
+    const struct hkt__verbs *verbs = dom->verbs;
+    const size_t most = hkt__verbs_lockable_bytes() / 4;
+
+    if (dom->pins.count == HKT__VERBS_PINS_MAX || pin->bytes > most || dom->pins.bytes > most - pin->bytes)
+        return false;
+    for (int i = 0; i < verbs->nrails; i++) {
+        pin->mrs[i] = ibv_reg_mr(verbs->rails[i].pd, (void *)pin->first, pin->bytes, 0);
+        if (pin->mrs[i] == NULL) {
+            forget(pin);
+            return false;
+        }
+    }
+    return true;
+}
+
+bool hkt__verbs_mem_pin(struct hkt__tp_dom *tp_dom, const void *data, size_t bytes)
+{
+    struct hkt__verbs_dom *dom = dom_of(tp_dom);
+    struct hkt__verbs_pins *pins = &dom->pins;
+    struct hkt__verbs_pin pin = {.first = (uintptr_t)data, .bytes = bytes};
+
+    pthread_mutex_lock(&pins->lock);
+    const bool ok = pin_memory(dom, &pin);
+    const int sys_errno = errno;
+
+    if (ok) {
+        pins->pins[pins->count++] = pin;
+        pins->bytes += bytes;
+    }
+    pthread_mutex_unlock(&pins->lock);
+    if (!ok)
+        hkt__log(HKT__SUB_TRANSPORT, HKT__LOG_INFO, "verbs: %zu KiB at %p are sent by copies: not more than %d such pieces, a "
+                 "quarter of `ulimit -l`, or %s", bytes >> 10, data, HKT__VERBS_PINS_MAX, strerror(sys_errno));
+    return ok;
+}
+
+void hkt__verbs_mem_unpin(struct hkt__tp_dom *tp_dom, const void *data)
+{
+    struct hkt__verbs_pins *pins = &dom_of(tp_dom)->pins;
+
+    pthread_mutex_lock(&pins->lock);
+    for (int i = 0; i < pins->count; i++) {
+        if (pins->pins[i].first != (uintptr_t)data)
+            continue;
+        forget(&pins->pins[i]);
+        pins->bytes -= pins->pins[i].bytes;
+        pins->pins[i] = pins->pins[--pins->count];
+        pins->last = 0;
+        break;
+    }
+    pthread_mutex_unlock(&pins->lock);
+}
+
+static bool holds(const struct hkt__verbs_pin *pin, const void *data, size_t bytes)
+{
+    const uintptr_t at = (uintptr_t)data;
+
+    return at >= pin->first && at - pin->first <= pin->bytes && bytes <= pin->bytes - (at - pin->first);
+}
+
+bool hkt__verbs_mem_find(struct hkt__verbs_dom *dom, const void *data, size_t bytes, uint32_t out_keys[HKT__VERBS_RAILS_MAX])
+{
+    struct hkt__verbs_pins *pins = &dom->pins;
+
+    pthread_mutex_lock(&pins->lock);
+    int at = pins->last;
+
+    if (at >= pins->count || !holds(&pins->pins[at], data, bytes))
+        for (at = 0; at < pins->count && !holds(&pins->pins[at], data, bytes);)
+            at++;
+    const bool found = at < pins->count;
+
+    for (int i = 0; i < HKT__VERBS_RAILS_MAX && found; i++)
+        out_keys[i] = pins->pins[at].mrs[i] != NULL ? pins->pins[at].mrs[i]->lkey : 0;
+    pins->last = found ? at : 0;
+    pthread_mutex_unlock(&pins->lock);
+    return found;
+}
+
+void hkt__verbs_mem_fini(struct hkt__verbs_dom *dom)
+{
+    for (int i = 0; i < dom->pins.count; i++)
+        forget(&dom->pins.pins[i]);
+    dom->pins.count = 0;
+}
