@@ -73,7 +73,10 @@ HKT_NODISCARD enum hkt_status hkt__prepare_far(const struct hkt__call *call, boo
 size_t hkt__block_elems_max(const struct hkt__call *call);
 /** What all ranks must say alike, but for the algorithm. */
 struct hkt__stamp hkt__call_stamp(const struct hkt__call *call);
-bool hkt__coll_is_v(enum hkt_coll coll);
+static inline bool hkt__coll_is_v(enum hkt_coll coll)
+{
+    return coll == HKT_ALL_GATHER_V || coll == HKT_REDUCE_SCATTER_V || coll == HKT_ALL_TO_ALL_V;
+}
 /** Elements of the collective's whole vector, the same on all ranks. 0 for all_to_all_v, of which no rank knows it. */
 size_t hkt__vector_elems(const struct hkt__call *call);
 
@@ -84,6 +87,7 @@ struct hkt__collective {
     struct hkt__bind bind;
     struct hkt__record *record;
     size_t own_count;           /* what grid.counts points at for the buffer with one block */
+    bool is_brief;              /* few bytes, and nothing has been waited for */
     enum { HKT__COLLECTIVE_FAR, HKT__COLLECTIVE_LINKING, HKT__COLLECTIVE_RUNNING, HKT__COLLECTIVE_DONE } state;
 };
 /** Choose, plan, bind. A failure here ends the communicator, except UNSUPPORTED and INVALID (nothing was sent). */

@@ -1,13 +1,6 @@
 /* Argument checks. Everything refused here is refused before anything is sent, so the communicator stays usable. */
 #include "comm/stage.h"
 
-/** Bytes of the two buffers of a call at this rank. */
-struct extent {
-    size_t in_bytes, out_bytes;
-    size_t own_in, own_out;     /* where the own block lies in a buffer of blocks: for the in-place rules */
-    bool in_used, out_used;
-};
-
 static enum hkt_status bad(const struct hkt__call *call, const char *what)
 {
     return hkt__fail(HKT_ERR_INVALID, "%s: %s", hkt_coll_name(call->coll), what);
@@ -59,7 +52,7 @@ static size_t block_start(const size_t *counts, const size_t *displs, int i)
     return start;
 }
 
-static enum hkt_status measure_v(const struct hkt__call *call, struct extent *out)
+static enum hkt_status measure_v(const struct hkt__call *call, struct hkt__extent *out)
 {
     const struct hkt_blocks *b = &call->blocks;
     const int n = call->comm->nranks, rank = call->comm->rank;
@@ -88,7 +81,7 @@ static enum hkt_status measure_v(const struct hkt__call *call, struct extent *ou
     return HKT_OK;
 }
 
-static enum hkt_status measure(const struct hkt__call *call, struct extent *out)
+static enum hkt_status measure(const struct hkt__call *call, struct hkt__extent *out)
 {
     const size_t elem_bytes = hkt_dtype_size(call->dtype);
     int32_t blocks[2];
@@ -116,7 +109,7 @@ static enum hkt_status measure(const struct hkt__call *call, struct extent *out)
     return HKT_OK;
 }
 
-static enum hkt_status check_buffers(struct hkt__call *call, const struct extent *x)
+static enum hkt_status check_buffers(struct hkt__call *call, const struct hkt__extent *x)
 {
     const uintptr_t in = (uintptr_t)call->in, out = (uintptr_t)call->out;
 
@@ -150,31 +143,55 @@ static bool reduces(enum hkt_coll coll)
     return coll == HKT_ALL_REDUCE || coll == HKT_REDUCE || coll == HKT_REDUCE_SCATTER || coll == HKT_REDUCE_SCATTER_V;
 }
 
-enum hkt_status hkt__call_check(struct hkt__call *call)
+/** Is this call, but for its buffers, the one that was last found right? */
+static bool is_known(const struct hkt__call *call)
 {
-    struct extent extent = {0};
-    enum hkt_status rc;
+    const struct hkt__checked *last = &call->comm->checked;
 
-    if (call->comm == NULL)
-        return bad(call, "comm is NULL");
+    return call->coll == last->coll && call->dtype == last->dtype && call->op == last->op && call->root == last->root &&
+           call->count == last->count && call->is_send == last->is_send;
+}
+
+/** What does not depend on the buffers; measures them. What counts and handles of users decide is looked at each time. */
+static enum hkt_status check_kind(const struct hkt__call *call, struct hkt__extent *out)
+{
+    enum hkt_status rc = HKT_OK;
+
     if (hkt_dtype_size(call->dtype) == 0)
         return hkt__fail(HKT_ERR_INVALID, "%s: dtype %d is unknown", hkt_coll_name(call->coll), (int)call->dtype);
     if (takes_root(call->coll) && (call->root < 0 || call->root >= call->comm->nranks))
         return hkt__fail(HKT_ERR_INVALID, "%s: %s %d is not a rank: the communicator has ranks 0..%d",
                          hkt_coll_name(call->coll), call->coll == HKT_SEND_RECV ? "peer" : "root", call->root,
                          call->comm->nranks - 1);
-    if (reduces(call->coll)) {
+    if (reduces(call->coll))
         rc = check_op(call);
-        if (rc < 0)
-            return rc;
-    }
-    rc = measure(call, &extent);
+    if (rc == HKT_OK)
+        rc = measure(call, out);
+    if (rc == HKT_OK && !hkt__coll_is_v(call->coll) && (int)call->op < HKT_OP_USER)
+        call->comm->checked = (struct hkt__checked){call->coll, call->dtype, call->op, call->root, call->is_send,
+                                                    call->count, *out};
+    return rc;
+}
+
+enum hkt_status hkt__call_check(struct hkt__call *call)
+{
+    struct hkt__extent extent = {0};
+    enum hkt_status rc = HKT_OK;
+
+    if (call->comm == NULL)
+        return bad(call, "comm is NULL");
+    if (is_known(call))
+        extent = call->comm->checked.extent;
+    else
+        rc = check_kind(call, &extent);
     if (rc == HKT_OK)
         rc = check_buffers(call, &extent);
     if (rc < 0)
         return rc;
     call->staging.in_bytes = extent.in_used ? extent.in_bytes : 0;
     call->staging.out_bytes = extent.out_used ? extent.out_bytes : 0;
+    if (call->comm->cuda == NULL)
+        return HKT_OK;
     rc = hkt__stage_look(call);
     if (rc == HKT_ERR_INVALID)
         return rc;

@@ -10,6 +10,8 @@
 #include "core/mem.h"
 #include "exec/call.h"
 
+#define BRIEF_BYTES 4096 /* calls on fewer take under a microsecond where nothing is waited for */
+
 static const struct hkt__user_op *user_op(const struct hkt__call *call)
 {
     return (int)call->op >= HKT_OP_USER ? &call->comm->user_ops[(int)call->op - HKT_OP_USER] : NULL;
@@ -142,6 +144,7 @@ enum hkt_status hkt__collective_grid(struct hkt__collective *work, const struct 
 enum hkt_status hkt__collective_start(struct hkt__collective *work, struct hkt__call *call)
 {
     work->call = call;
+    work->is_brief = call->far == NULL && call->staging.in_bytes + call->staging.out_bytes <= BRIEF_BYTES;
     work->record = NULL;
     work->cached = NULL;
     if (call->far != NULL)
@@ -160,9 +163,11 @@ enum hkt_status hkt__collective_go_on(struct hkt__collective *work)
     enum hkt_status rc;
 
     work->state = HKT__COLLECTIVE_LINKING;
-    rc = hkt__stage_begin(call, &comm->room.stage);
-    if (rc < 0)
-        return rc;
+    if (call->staging.in_is_far || call->staging.out_is_far) {
+        rc = hkt__stage_begin(call, &comm->room.stage);
+        if (rc < 0)
+            return rc;
+    }
     in = call->in;
     if (op != NULL && op->function == NULL) {
         rc = premultiply(call, op, &in);
@@ -216,18 +221,23 @@ static enum hkt_status look_at_arrivals(const struct hkt__collective *work)
 enum hkt_status hkt__collective_poll(struct hkt__collective *work)
 {
     struct hkt_comm *comm = work->call->comm;
+    enum hkt_status rc;
 
     if (work->state == HKT__COLLECTIVE_FAR)
         return hkt__far_poll(work);
     if (work->state == HKT__COLLECTIVE_LINKING) {
-        const enum hkt_status rc = hkt__plans_link(comm, work->cached, work->bind.channels);
-
-        if (rc != HKT_OK)
+        rc = work->cached->channels_open >= work->bind.channels ? HKT_OK
+                                                                : hkt__plans_link(comm, work->cached, work->bind.channels);
+        if (rc != HKT_OK) {
+            work->is_brief = false;
             return rc < 0 ? rc : look_at_arrivals(work);
+        }
         hkt__run_start(comm->run, work->cached->plan, &work->bind);
         work->state = HKT__COLLECTIVE_RUNNING;
     }
-    return hkt__run_poll(comm->run);
+    rc = hkt__run_poll(comm->run);
+    work->is_brief = work->is_brief && rc == HKT_OK;
+    return rc;
 }
 
 size_t hkt__collective_result(const struct hkt__call *call)
@@ -265,8 +275,9 @@ enum hkt_status hkt__collective_finish(struct hkt__collective *work, enum hkt_st
     work->state = HKT__COLLECTIVE_DONE;
     if (status == HKT_OK && !was_far && (call->op == HKT_AVG || (call->comm->nranks == 1 && work->bind.reduce != NULL)))
         finish_result(work);
-    status = hkt__stage_end(call, status);
+    if (call->staging.is_staged)
+        status = hkt__stage_end(call, status);
     if (work->record != NULL)
-        hkt__recorder_end(&call->comm->watch.recorder, work->record, status);
+        hkt__recorder_end(&call->comm->watch.recorder, work->record, status, work->is_brief);
     return status;
 }

@@ -385,6 +385,7 @@ enum hkt_status hkt__comm_create(const struct hkt__comm_params *params, struct h
     comm->listed.id = params->id;
     comm->rank = params->rank;
     comm->nranks = params->nranks;
+    comm->checked.coll = HKT_COLL_COUNT;
     pthread_mutex_init(&comm->watch.failure.lock, NULL);
     rc = hkt__turn_init(&comm->turn);
     if (rc < 0) {

@@ -34,7 +34,7 @@ struct hkt__failure {
 struct hkt__cached_plan {
     uint64_t key;                            /* 0: free */
     struct hkt__plan *plan;
-    int32_t links_open;                      /* of hkt__plan_links * channels */
+    int32_t channels_open;                   /* replicas all of whose links are open */
 };
 
 struct hkt__plans {
@@ -139,6 +139,24 @@ struct hkt__call_room {
     struct hkt__stage_room stage;            /* of buffers on a GPU */
 };
 
+/** Bytes of the two buffers of a call at this rank. */
+struct hkt__extent {
+    size_t in_bytes, out_bytes;
+    size_t own_in, own_out;                  /* where the own block lies in a buffer of blocks: for the in-place rules */
+    bool in_used, out_used;
+};
+
+/** The call that was last found right, but for its buffers: calls repeat. Owned by the communicator's caller, as calls are. */
+struct hkt__checked {
+    enum hkt_coll coll;                      /* HKT_COLL_COUNT: none yet */
+    enum hkt_dtype dtype;
+    enum hkt_op op;
+    int root;
+    bool is_send;
+    size_t count;
+    struct hkt__extent extent;
+};
+
 struct hkt__comm_counts {
     uint32_t op_seq;                         /* collectives started */
     uint64_t yields, parks;
@@ -162,6 +180,7 @@ struct hkt_comm {
     struct hkt__registered *registered;      /* memory that peers can address: memory.c */
     struct hkt__p2p *p2p;                    /* point-to-point state, made at first use */
     struct hkt__call_room room;
+    struct hkt__checked checked;
     struct hkt__comm_counts counts;
     const struct hkt__cuda_module *cuda;     /* NULL: this process does not use CUDA */
     struct hkt__far *far;                    /* calls on CUDA streams; NULL before the first: far.h */

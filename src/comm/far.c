@@ -292,7 +292,7 @@ static enum hkt_status go_on_staged(struct hkt__collective *work)
     if (rc != HKT_OK)
         return rc;
     if (work->record != NULL)
-        hkt__recorder_end(&work->call->comm->watch.recorder, work->record, HKT_OK);
+        hkt__recorder_end(&work->call->comm->watch.recorder, work->record, HKT_OK, false);
     const enum hkt_status started = hkt__collective_go_on(work);
 
     return started < 0 ? started : HKT_IN_PROGRESS;

@@ -205,7 +205,7 @@ static enum hkt_status start_message(struct hkt_comm *comm, struct direction *di
 static enum hkt_status end_message(struct hkt_comm *comm, struct direction *dir, enum hkt_status status)
 {
     status = hkt__stage_end(&comm->p2p->calls[dir->head], status);
-    hkt__recorder_end(&comm->watch.recorder, dir->record, status);
+    hkt__recorder_end(&comm->watch.recorder, dir->record, status, false);
     dir->record = NULL;
     dir->is_running = false;
     return status;

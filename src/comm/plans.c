@@ -147,7 +147,7 @@ enum hkt_status hkt__plans_link(struct hkt_comm *comm, struct hkt__cached_plan *
     const int links = hkt__plan_links(cached->plan), nlanes = hkt__plan_shape(cached->plan)->nlanes;
     enum hkt_status result = HKT_OK;
 
-    if (cached->links_open >= links * channels)
+    if (cached->channels_open >= channels)
         return HKT_OK;
     /* Ask for all, every time: peers connect in any order, and one that waits must not hold up the others. */
     for (int i = 0; i < links * channels; i++) {
@@ -162,7 +162,7 @@ enum hkt_status hkt__plans_link(struct hkt_comm *comm, struct hkt__cached_plan *
             result = rc;
     }
     if (result == HKT_OK)
-        cached->links_open = links * channels;
+        cached->channels_open = channels;
     return result;
 }
 

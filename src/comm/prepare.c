@@ -9,11 +9,6 @@
 #include "exec/call.h"
 #include "sched/lower.h"
 
-bool hkt__coll_is_v(enum hkt_coll coll)
-{
-    return coll == HKT_ALL_GATHER_V || coll == HKT_REDUCE_SCATTER_V || coll == HKT_ALL_TO_ALL_V;
-}
-
 static size_t sum_counts(const size_t *counts, int n)
 {
     size_t sum = 0;

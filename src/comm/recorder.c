@@ -51,9 +51,12 @@ struct hkt__record *hkt__recorder_begin(struct hkt__recorder *recorder, const st
     return record;
 }
 
-void hkt__recorder_end(struct hkt__recorder *recorder, struct hkt__record *record, enum hkt_status status)
+void hkt__recorder_end(struct hkt__recorder *recorder, struct hkt__record *record, enum hkt_status status, bool is_brief)
 {
-    atomic_store_explicit(&record->ended, hkt__ticks(), memory_order_release);
+    /* Relaxed: this thread wrote it. */
+    const uint64_t ended = is_brief ? atomic_load_explicit(&record->started, memory_order_relaxed) : hkt__ticks();
+
+    atomic_store_explicit(&record->ended, ended, memory_order_release);
     atomic_store_explicit(&record->status, status, memory_order_release);
     atomic_store_explicit(&record->state, status == HKT_OK ? HKT__RECORD_DONE : HKT__RECORD_FAILED, memory_order_release);
     recorder->finished++;

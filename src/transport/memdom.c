@@ -117,8 +117,8 @@ static void rx_end(struct hkt__chan *chan)
 {
     struct mem_rx *rx = (struct mem_rx *)chan;
 
-    hkt__ring_release(&rx->ring);
-    hkt__bell_check(rx->bell, HKT__BELL_CREDIT);
+    if (hkt__ring_release(&rx->ring))
+        hkt__bell_check(rx->bell, HKT__BELL_CREDIT);
 }
 
 static const struct hkt__chan_ops chan_ops = {
@@ -260,8 +260,8 @@ void hkt__mem_dom_close(struct hkt__tp_dom *base)
  * data slots wait until there are large messages. */
 static void warm_up(const struct hkt__ring_mem *mem)
 {
-    for (uint32_t slot = 0; slot < mem->nslots; slot += HKT__ARENA_ALIGN / sizeof(struct hkt__ring_line))
-        (void)atomic_load_explicit(&mem->lines[slot].seq, memory_order_relaxed);
+    for (uint32_t line = 0; line < mem->nlines; line += HKT__ARENA_ALIGN / sizeof(struct hkt__ring_line))
+        (void)atomic_load_explicit(&mem->lines[line].seq, memory_order_relaxed);
     (void)atomic_load_explicit(&mem->count->taken, memory_order_relaxed);
 }
 
@@ -333,7 +333,7 @@ static bool has_news(struct mem_dom *dom)
             is_new = true;
         }
         /* Damage counts as news too: the next tx_begin reports it. */
-        if (pair->tx.ring.is_starved && hkt__ring_refresh(&pair->tx.ring) != HKT_AGAIN) {
+        if (pair->tx.ring.is_starved && hkt__ring_refresh(&pair->tx.ring, pair->tx.ring.window) != HKT_AGAIN) {
             pair->tx.ring.is_starved = false;
             is_new = true;
         }

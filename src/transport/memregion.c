@@ -8,12 +8,13 @@
 #include "core/error.h"
 #include "core/log.h"
 
-#define SHAPE_MAGIC 0x68726731u /* "hrg1" */
+#define SHAPE_MAGIC 0x68726732u /* "hrg2" */
+#define LINES_PER_SLOT 16u      /* with the default of 8 slots 128 small frames may be on their way */
 
 /* Offsets of the parts of a region. Everything small lies together, so that a domain with tiny traffic touches a page or
- * two; data slots and window begin on pages of their own. */
+ * two; payloads and window begin on pages of their own. */
 struct parts {
-    size_t counts, lines, data, window, total;
+    size_t counts, lines, small, data, window, total;
 };
 
 size_t hkt__mem_head_bytes(uint32_t nrows)
@@ -24,14 +25,16 @@ size_t hkt__mem_head_bytes(uint32_t nrows)
 /* False when the sizes overflow. */
 static bool cut(const struct hkt__mem_shape *shape, struct parts *out_parts)
 {
-    const uint64_t nrings = (uint64_t)shape->nrows * shape->lanes, nlines = nrings * shape->nslots;
+    const uint64_t nrings = (uint64_t)shape->nrows * shape->lanes, nslots = nrings * shape->nslots,
+                   nlines = nslots * LINES_PER_SLOT;
     uint64_t data_bytes, total;
     struct parts parts;
 
     parts.counts = hkt__mem_head_bytes(shape->nrows);
     parts.lines = parts.counts + nrings * sizeof(struct hkt__ring_count);
-    parts.data = hkt__round_up(parts.lines + nlines * sizeof(struct hkt__ring_line), HKT__ARENA_ALIGN);
-    if (__builtin_mul_overflow(nlines, shape->slot_bytes, &data_bytes) || data_bytes > SIZE_MAX / 4 ||
+    parts.small = hkt__round_up(parts.lines + nlines * sizeof(struct hkt__ring_line), HKT__ARENA_ALIGN);
+    parts.data = hkt__round_up(parts.small + nlines * HKT__RING_SMALL, HKT__ARENA_ALIGN);
+    if (__builtin_mul_overflow(nslots, shape->slot_bytes, &data_bytes) || data_bytes > SIZE_MAX / 4 ||
         shape->window_bytes > SIZE_MAX / 4)
         return false;
     parts.window = hkt__round_up(parts.data + data_bytes, HKT__ARENA_ALIGN);
@@ -48,7 +51,7 @@ bool hkt__mem_shape_is_valid(const struct hkt__mem_shape *shape, size_t arena_by
 
     return shape->magic == SHAPE_MAGIC && shape->nrows >= 1 && shape->nrows <= HKT_RANKS_MAX && shape->lanes >= 1 &&
            shape->lanes <= 1024 && hkt__is_pow2(shape->nslots) && shape->nslots <= 65536 &&
-           shape->slot_bytes >= HKT__RING_INLINE && shape->offset % HKT__ARENA_ALIGN == 0 && cut(shape, &parts) &&
+           shape->slot_bytes >= HKT__RING_SMALL && shape->offset % HKT__ARENA_ALIGN == 0 && cut(shape, &parts) &&
            shape->offset <= arena_bytes && parts.total <= arena_bytes - shape->offset;
 }
 
@@ -76,10 +79,12 @@ struct hkt__ring_mem hkt__mem_ring_at(unsigned char *base, const struct hkt__mem
 
     (void)cut(shape, &parts); /* was checked when the shape was made or received */
     return (struct hkt__ring_mem){
-        .lines = (struct hkt__ring_line *)(void *)(base + parts.lines) + index * shape->nslots,
+        .lines = (struct hkt__ring_line *)(void *)(base + parts.lines) + index * shape->nslots * LINES_PER_SLOT,
+        .small = base + parts.small + index * shape->nslots * LINES_PER_SLOT * HKT__RING_SMALL,
         .data = base + parts.data + index * shape->nslots * shape->slot_bytes,
         .count = (struct hkt__ring_count *)(void *)(base + parts.counts) + index,
         .nslots = shape->nslots,
+        .nlines = shape->nslots * LINES_PER_SLOT,
         .slot_bytes = shape->slot_bytes,
     };
 }

@@ -59,7 +59,8 @@ struct hkt__view {
 struct hkt__chan_ops {
     /** Room for a frame of at most `bytes`: min(bytes, HKT__ROOM_MIN) <= room <= frame_bytes_max; bytes == 0 is a bare
      *  signal. AGAIN: no credit now. Calling it again before tx_end replaces the room: for the same bytes by the same or a
-     *  larger one, for fewer or more bytes by one that fits them as above (room beyond `bytes` is to be ignored). */
+     *  larger one, for fewer bytes by one that fits them as above (room beyond `bytes` is to be ignored). For more bytes it
+     *  may be AGAIN: large frames may need credit of another kind. */
     enum hkt_status (*tx_begin)(struct hkt__chan *chan, size_t bytes, struct hkt__room *out_room);
     /** Publish the room's first `bytes` bytes as a frame: OK or a failure, never AGAIN (a room granted can be filled). */
     enum hkt_status (*tx_end)(struct hkt__chan *chan, size_t bytes, const struct hkt__stamp *stamp);

@@ -238,8 +238,9 @@ void case_same_answer_twice(struct rig_rank *rank, const void *arg)
             RIG_EQUAL(chan->ops->tx_begin(chan, bytes, &again), HKT_OK);
             RIG_CHECK(again.data == room.data && again.bytes >= room.bytes && again.bytes <= bytes);
             /* Second thoughts: more, less, and back. */
-            RIG_EQUAL(chan->ops->tx_begin(chan, 5000, &again), HKT_OK);
-            RIG_CHECK(again.bytes >= 32);
+            const enum hkt_status rc = chan->ops->tx_begin(chan, 5000, &again);
+
+            RIG_CHECK(rc == HKT_AGAIN || (rc == HKT_OK && again.bytes >= 32));
             RIG_EQUAL(chan->ops->tx_begin(chan, 3, &again), HKT_OK);
             RIG_CHECK(again.bytes >= 3);
             RIG_EQUAL(chan->ops->tx_begin(chan, bytes, &again), HKT_OK);

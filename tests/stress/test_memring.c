@@ -1,5 +1,5 @@
 /* Stress of the ring: two threads, millions of frames of random sizes, every byte and every stamp checked; rings of two,
- * eight and 64 slots, also across the wrap of the frame numbers. Meant to be run under ThreadSanitizer too, where the frames
+ * eight and 64 slots, with four lines each, also across the wrap of the frame numbers. Meant to be run under ThreadSanitizer too, where the frames
  * are fewer. What could break: an order of stores that publishes a frame before its payload, or frees a slot before its
  * last read. Output is TAP. */
 #include <pthread.h>
@@ -16,7 +16,7 @@
 #define FRAMES 1000000
 #endif
 
-enum { SLOT_BYTES = 256, SLOTS_MAX = 64 };
+enum { SLOT_BYTES = 1024, SLOTS_MAX = 64, LINES_PER_SLOT = 4, LINES_MAX = SLOTS_MAX * LINES_PER_SLOT };
 
 struct job {
     struct hkt__ring_mem mem;
@@ -25,9 +25,9 @@ struct job {
     uint64_t nbad;       /* the consumer's verdict */
 };
 
-static struct hkt__ring_line lines[SLOTS_MAX];
+static struct hkt__ring_line lines[LINES_MAX];
 static struct hkt__ring_count count;
-static _Alignas(64) unsigned char data[SLOTS_MAX * SLOT_BYTES];
+static _Alignas(64) unsigned char small[LINES_MAX * HKT__RING_SMALL], data[SLOTS_MAX * SLOT_BYTES];
 
 static uint64_t next(uint64_t *state)
 {
@@ -37,10 +37,12 @@ static uint64_t next(uint64_t *state)
     return *state;
 }
 
-/* Mostly inline, now and then a slot. */
+/* Mostly inline, now and then beside the line, seldom in a slot. */
 static size_t frame_bytes(uint64_t draw)
 {
-    return draw % 8 != 0 ? draw / 8 % 33 : draw / 8 % (SLOT_BYTES + 1);
+    const uint64_t bound = draw % 8 != 0 ? HKT__RING_INLINE : draw % 64 != 0 ? HKT__RING_SMALL : SLOT_BYTES;
+
+    return draw / 64 % (bound + 1);
 }
 
 static void *produce(void *arg)
@@ -50,8 +52,7 @@ static void *produce(void *arg)
     uint64_t state = job->seed;
 
     hkt__ring_tx_init(&tx, &job->mem);
-    tx.sent = job->first;
-    tx.limit = job->first + job->mem.nslots;
+    tx.sent = tx.seen = job->first;
     for (uint64_t n = 0; n < FRAMES; n++) {
         const uint64_t draw = next(&state);
         const size_t bytes = frame_bytes(draw);
@@ -94,13 +95,15 @@ static void *consume(void *arg)
 
 static uint64_t run(uint32_t nslots, uint32_t first, uint64_t seed)
 {
-    struct job job = { .mem = { .lines = lines, .data = data, .count = &count, .nslots = nslots, .slot_bytes = SLOT_BYTES },
+    const uint32_t nlines = nslots * LINES_PER_SLOT;
+    struct job job = { .mem = { .lines = lines, .small = small, .data = data, .count = &count, .nslots = nslots,
+                                .nlines = nlines, .slot_bytes = SLOT_BYTES },
                        .first = first, .seed = seed };
     pthread_t threads[2];
 
     /* As `first` frames would have left it. */
-    for (uint32_t n = first - nslots + 1; n != first + 1; n++)
-        atomic_store_explicit(&lines[(n - 1) & (nslots - 1)].seq, first == 0 ? 0 : n, memory_order_relaxed);
+    for (uint32_t n = first - nlines + 1; n != first + 1; n++)
+        atomic_store_explicit(&lines[(n - 1) & (nlines - 1)].seq, first == 0 ? 0 : n, memory_order_relaxed);
     atomic_store_explicit(&count.taken, first, memory_order_relaxed);
     if (pthread_create(&threads[0], NULL, produce, &job) != 0 || pthread_create(&threads[1], NULL, consume, &job) != 0)
         abort();

@@ -55,7 +55,7 @@ static uint32_t plain_add(_Atomic uint32_t *object, uint32_t value)
 #define CAN_SWITCH 1
 #endif
 
-enum { SIDES = 2, STACK_BYTES = 256 * 1024, CHOICES_MAX = 200, SLOTS = 2, SLOT_BYTES = 64 };
+enum { SIDES = 2, STACK_BYTES = 256 * 1024, CHOICES_MAX = 200, SLOTS = 2, LINES_MAX = 4, SLOT_BYTES = 512 };
 
 /* ---- the scheduler ---- */
 
@@ -163,32 +163,42 @@ static void finish(void)
 
 /* ---- the ring ---- */
 
-static struct hkt__ring_line lines[SLOTS];
+struct row {
+    const char *name;
+    void (*bodies[SIDES])(void);
+    uint32_t nlines;
+    int nframes;
+    size_t bytes, last_bytes; /* of the payload of all frames but the last, of the last */
+    uint32_t first;           /* frames sent before */
+};
+
+static struct hkt__ring_line lines[LINES_MAX];
 static struct hkt__ring_count count;
-static unsigned char data[SLOTS * SLOT_BYTES];
+static unsigned char small[LINES_MAX * HKT__RING_SMALL], data[SLOTS * SLOT_BYTES];
 static struct hkt__bell bell;
 static struct hkt__ring_tx tx;
 static struct hkt__ring_rx rx;
-static uint32_t bell_seen, first;
-static int nframes;
-static size_t payload_bytes;
+static uint32_t bell_seen;
+static const struct row *row; /* what is explored */
+static size_t payload_bytes(int frame);
 
 static void reset(void)
 {
-    const struct hkt__ring_mem mem = { .lines = lines, .data = data, .count = &count, .nslots = SLOTS,
-                                       .slot_bytes = SLOT_BYTES };
+    const struct hkt__ring_mem mem = { .lines = lines, .small = small, .data = data, .count = &count, .nslots = SLOTS,
+                                       .nlines = row->nlines, .slot_bytes = SLOT_BYTES };
+    const uint32_t first = row->first;
 
     memset(lines, 0, sizeof lines);
+    memset(small, 0, sizeof small);
     memset(data, 0, sizeof data);
-    for (uint32_t n = first - SLOTS + 1; first != 0 && n != first + 1; n++)
-        lines[(n - 1) % SLOTS].seq = n;
+    for (uint32_t n = first - row->nlines + 1; first != 0 && n != first + 1; n++)
+        lines[(n - 1) % row->nlines].seq = n;
     count.taken = first;
     memset(&bell, 0, sizeof bell);
     bell_seen = 0;
     hkt__ring_tx_init(&tx, &mem);
     hkt__ring_rx_init(&rx, &mem);
-    tx.sent = rx.taken = first;
-    tx.limit = first + SLOTS;
+    tx.sent = tx.seen = rx.taken = first;
 }
 
 static void send(int frame)
@@ -196,13 +206,13 @@ static void send(int frame)
     const struct hkt__stamp stamp = { .op_seq = (uint32_t)frame };
     struct hkt__room room = { 0 };
 
-    while (hkt__ring_room(&tx, payload_bytes, &room) == HKT_AGAIN)
+    while (hkt__ring_room(&tx, payload_bytes(frame), &room) == HKT_AGAIN)
         wait_for_the_other();
     memset(room.data, frame, room.bytes / 2);
     if (room.bytes > 0)
         step();
     memset((unsigned char *)room.data + room.bytes / 2, frame, room.bytes - room.bytes / 2);
-    hkt__ring_publish(&tx, payload_bytes, &stamp);
+    hkt__ring_publish(&tx, payload_bytes(frame), &stamp);
 }
 
 static bool is_all(const unsigned char *bytes, size_t number, int value)
@@ -217,7 +227,7 @@ static void check_and_release(const struct hkt__view *view, int frame)
 {
     const unsigned char *payload = view->data;
 
-    if (view->bytes != payload_bytes || view->stamp.op_seq != (uint32_t)frame || !is_all(payload, view->bytes / 2, frame))
+    if (view->bytes != payload_bytes(frame) || view->stamp.op_seq != (uint32_t)frame || !is_all(payload, view->bytes / 2, frame))
         model.defect = "a frame is wrong";
     if (view->bytes > 0)
         step();
@@ -228,14 +238,14 @@ static void check_and_release(const struct hkt__view *view, int frame)
 
 static void producer(void)
 {
-    for (int frame = 1; frame <= nframes; frame++)
+    for (int frame = 1; frame <= row->nframes; frame++)
         send(frame);
     finish();
 }
 
 static void consumer(void)
 {
-    for (int frame = 1; frame <= nframes; frame++) {
+    for (int frame = 1; frame <= row->nframes; frame++) {
         struct hkt__view view = { 0 };
         enum hkt_status rc;
 
@@ -252,7 +262,7 @@ static void consumer(void)
 
 static void ringer(void)
 {
-    for (int frame = 1; frame <= nframes; frame++) {
+    for (int frame = 1; frame <= row->nframes; frame++) {
         send(frame);
         hkt__bell_check(&bell, HKT__BELL_FRAMES);
     }
@@ -262,7 +272,7 @@ static void ringer(void)
 /* As memdom.c parks: lie down, look again, sleep, get up. */
 static void sleeper(void)
 {
-    for (int frame = 1; frame <= nframes; frame++) {
+    for (int frame = 1; frame <= row->nframes; frame++) {
         struct hkt__view view = { 0 };
 
         while (hkt__ring_peek(&rx, &view) == HKT_AGAIN) {
@@ -293,29 +303,26 @@ static void sleeps_once(void)
 
 /* ---- the suite ---- */
 
-struct row {
-    const char *name;
-    void (*bodies[SIDES])(void);
-    int nframes;
-    size_t bytes;
-    uint32_t first;
-};
+static size_t payload_bytes(int frame)
+{
+    return frame < row->nframes ? row->bytes : row->last_bytes;
+}
 
 static const struct row rows[] = {
-    { "ring of 2, 3 inline frames", { producer, consumer }, 3, 16, 0 },
-    { "ring of 2, 3 frames in slots", { producer, consumer }, 3, 40, 0 },
-    { "ring of 2, 3 frames across the wrap", { producer, consumer }, 3, 16, UINT32_MAX - 1 },
-    { "doorbell, 1 frame", { ringer, sleeper }, 1, 16, 0 },
-    { "doorbell, 2 bare signals", { ringer, sleeper }, 2, 0, 0 },
-    { "doorbell, wake", { waker, sleeps_once }, 0, 0, 0 },
+    { "ring of 2, 3 inline frames", { producer, consumer }, 2, 3, 16, 16, 0 },
+    { "ring of 2, 2 small frames", { producer, consumer }, 2, 2, 40, 40, 0 },
+    { "ring of 2, 3 frames in slots", { producer, consumer }, 2, 3, 300, 300, 0 },
+    { "ring of 2, 3 frames across the wrap", { producer, consumer }, 2, 3, 16, 16, UINT32_MAX - 1 },
+    { "ring of 4 and 2 slots, 3 signals before a slot", { producer, consumer }, 4, 4, 0, 300, 0 },
+    { "doorbell, 1 frame", { ringer, sleeper }, 2, 1, 16, 16, 0 },
+    { "doorbell, 2 bare signals", { ringer, sleeper }, 2, 2, 0, 0, 0 },
+    { "doorbell, wake", { waker, sleeps_once }, 2, 0, 0, 0, 0 },
 };
 
-static bool explore(const struct row *row, long *out_nruns)
+static bool explore(const struct row *which, long *out_nruns)
 {
     model.nchoices = 0;
-    nframes = row->nframes;
-    payload_bytes = row->bytes;
-    first = row->first;
+    row = which;
     *out_nruns = 0;
     do {
         reset();

@@ -33,7 +33,7 @@ static void add(struct hkt__recorder *recorder, uint32_t op_seq, enum hkt_coll c
     struct hkt__record *record = hkt__recorder_begin(recorder, &stamp, "algo", coll == HKT_SEND_RECV ? 1 : -1);
 
     if (ends)
-        hkt__recorder_end(recorder, record, HKT_OK);
+        hkt__recorder_end(recorder, record, HKT_OK, false);
 }
 
 static void assert_stamp(const struct hkt__recorded *record, uint32_t op_seq, enum hkt_coll coll)
