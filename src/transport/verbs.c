@@ -16,8 +16,8 @@ static const struct hkt__tp_ops verbs_ops;
 
 #define INLINE_ASKED 220  /* bytes: what common adapters take without a second fetch of the request */
 #define WIRE_FRAME_BYTES 65536
-/* Of frames. On Soft-RoCE all-gathers reach 60 to 75 % of ib_write_bw with 64 KiB, 95 % with 256 KiB, and no more with 1 MiB
- * (docs/bench). */
+/* Of frames. On Soft-RoCE, where figures scatter widely, all-gathers were 30 % faster with 256 KiB than with 64 KiB in three
+ * of four measurements (docs/bench/2026-11-30-rdma.md). */
 #define SLOT_BYTES_MOST ((size_t)262144)
 #define SLOT_BYTES_LEAST ((size_t)65536)
 #define SLOT_BYTES_SET_LEAST ((size_t)1024)

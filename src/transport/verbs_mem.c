@@ -4,8 +4,8 @@
  * is given back, which the user says: so an address that is found here means the pages it meant when it was registered. A cache of
  * registrations of any memory has no such sign. When its owner frees memory and the system maps other pages at the same address,
  * the device still reads the old ones, and wrong bytes are sent without an error; to notice, libraries replace malloc's calls to
- * the system, which this one does not do. Registering for one call alone would be safe, but costs as much as the copy that it
- * spares (docs/bench): so other memory is copied into slots.
+ * the system, which this one does not do. Registering for one call alone would be safe, but costs system calls and walks of
+ * page tables in every call: so other memory is copied into slots.
  *
  * Bounds: pins per domain, and a quarter of what this process may lock, so that slots of links still fit. */
 #include <errno.h>

@@ -48,7 +48,7 @@ class WrongCalls(Case):
         for args, *words in (
                 ((), 'which collective', 'all_gather_v'), (('foo',), '"foo"', 'all_gather_v'),
                 (('all_reduce', 'more'), '"more"', 'too many'), (('all_reduce', '--nope'), '--nope'),
-                (('all_reduce', '-g', '1'), '-g'), (('all_reduce', '-b'), '-b', 'value'),
+                (('all_reduce', '-g', '0'), '-g'), (('all_reduce', '-b'), '-b', 'value'),
                 (('all_reduce', '--algo'), '--algo', 'value'),
                 (('all_reduce', '-b', 'abc'), '-b', '"abc"'), (('all_reduce', '--minbytes', '-5'), '--minbytes', '"-5"'),
                 (('all_reduce', '-e', 'nan'), '-e', '"nan"'), (('all_reduce', '-e', 'inf'), '-e', '"inf"'),
