@@ -364,7 +364,8 @@ enum hkt_status hkt__net_link_step(struct hkt__net_link *link)
             return rc;
         }
     }
-    return link->failed == HKT_OK ? HKT_OK : hkt__net_link_failed(link);
+    /* What became of an open link later is for its channels to tell: others may still be opening. */
+    return link->stage == HKT__NET_OPEN || link->failed == HKT_OK ? HKT_OK : hkt__net_link_failed(link);
 }
 
 /* ---- when open ---- */
