@@ -94,9 +94,9 @@ static enum hkt_status tx_end(struct hkt__chan *chan, size_t bytes, const struct
     struct hkt__net_link *link = tx->link;
     const struct hkt__frame_header header = {.seq = tx->seq, .bytes = (uint32_t)bytes, .stamp = *stamp};
 
-    assert(has_room(tx) && bytes <= chan->frame_bytes_max); /* room only grows until it is used */
     memcpy(span_of(link, tx->memory, tx->seq, 0).data, &header, sizeof header);
     pthread_mutex_lock(&link->dom->lock);
+    assert(has_room(tx) && bytes <= chan->frame_bytes_max); /* room only grows until it is used */
     if (link->failed == HKT_OK) {
         tx->bytes[tx->seq % HKT__NET_SLOTS] = (uint32_t)bytes;
         tx->seq++;
