@@ -155,7 +155,7 @@ struct hkt__tp_ops {
                                    const unsigned char *use);
     void (*dom_close)(struct hkt__tp_dom *dom);
     /** The two channels of a lane to a peer. Connects on first use: IN_PROGRESS until the peer asks too; call again.
-     *  Channels belong to the domain. */
+     *  Once OK, it stays OK: what becomes of them later is theirs to tell. Channels belong to the domain. */
     enum hkt_status (*chan_open)(struct hkt__tp_dom *dom, int peer, int lane, struct hkt__chan **out_tx,
                                  struct hkt__chan **out_rx);
     /** Base of a member's window (own included) in this address space; NULL without HKT__TP_MEMORY. */

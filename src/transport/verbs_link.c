@@ -418,5 +418,6 @@ enum hkt_status hkt__verbs_link_step(struct hkt__verbs_link *link)
         if (link->stage < HKT__VERBS_VERDICT)
             link->stage++;
     }
-    return link->failed == HKT_OK ? HKT_OK : hkt__verbs_link_failed(link);
+    /* What became of an open link later is for its channels to tell: others may still be opening. */
+    return link->stage == HKT__VERBS_OPEN || link->failed == HKT_OK ? HKT_OK : hkt__verbs_link_failed(link);
 }

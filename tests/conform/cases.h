@@ -9,7 +9,8 @@
 rig_body case_fifo_order, case_sizes, case_same_answer_twice, case_publish_less, case_stop_and_go, case_flood, case_lanes,
     case_tiny_ring;
 /* life: domains, windows, sleep, death (cases_life.c) */
-rig_body case_many_domains, case_window, case_park_wakes, case_wake, case_peer_dies, case_two_threads, case_early_close;
+rig_body case_many_domains, case_window, case_park_wakes, case_wake, case_peer_dies, case_two_threads, case_early_close,
+    case_leaves_early;
 /* faults: damage is noticed (cases_faults.c) */
 rig_body case_loss_is_noticed, case_damage_is_noticed, case_killed;
 

@@ -165,7 +165,7 @@ static void *rank_main(void *data)
 
 /* ---- domains ---- */
 
-void rig_dom_open(struct rig_rank *rank, int lanes, size_t window_bytes, struct rig_dom *out_dom)
+void rig_dom_join(struct rig_rank *rank, int lanes, size_t window_bytes, struct rig_dom *out_dom)
 {
     unsigned char blob[HKT__TP_BLOB_MAX] = { 0 }, blobs[RIG_RANKS_MAX * HKT__TP_BLOB_MAX], use[RIG_RANKS_MAX];
     size_t bytes = 0, all_bytes[RIG_RANKS_MAX];
@@ -185,17 +185,29 @@ void rig_dom_open(struct rig_rank *rank, int lanes, size_t window_bytes, struct 
     rig_exchange(rank, blob, sizeof blob, blobs);
     rig_exchange(rank, &bytes, sizeof bytes, all_bytes);
     RIG_EQUAL(out_dom->dom->ops->dom_connect(out_dom->dom, blobs, all_bytes, use), HKT_OK);
-    for (int spins = 0, nopen = 0; nopen < (rank->nranks - 1) * lanes; rig_idle(out_dom, &spins)) {
+}
+
+void rig_chans_open(struct rig_dom *dom, int first, int end)
+{
+    const int own = dom->rank->rank, npeers = end - first - (own >= first && own < end);
+
+    for (int spins = 0, nopen = 0; nopen < npeers * dom->lanes; rig_idle(dom, &spins)) {
         nopen = 0;
-        for (int peer = 0; peer < rank->nranks; peer++)
-            for (int lane = 0; peer != rank->rank && lane < lanes; lane++) {
-                const enum hkt_status rc = out_dom->dom->ops->chan_open(out_dom->dom, peer, lane, &out_dom->tx[peer][lane],
-                                                                        &out_dom->rx[peer][lane]);
+        for (int peer = first; peer < end; peer++)
+            for (int lane = 0; peer != own && lane < dom->lanes; lane++) {
+                const enum hkt_status rc = dom->dom->ops->chan_open(dom->dom, peer, lane, &dom->tx[peer][lane],
+                                                                    &dom->rx[peer][lane]);
 
                 RIG_CHECK(rc == HKT_OK || rc == HKT_IN_PROGRESS);
                 nopen += rc == HKT_OK;
             }
     }
+}
+
+void rig_dom_open(struct rig_rank *rank, int lanes, size_t window_bytes, struct rig_dom *out_dom)
+{
+    rig_dom_join(rank, lanes, window_bytes, out_dom);
+    rig_chans_open(out_dom, 0, rank->nranks);
 }
 
 void rig_dom_close(struct rig_dom *dom)

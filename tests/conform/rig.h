@@ -64,6 +64,9 @@ void rig_exchange(struct rig_rank *rank, const void *in, size_t bytes, void *out
 void rig_barrier(struct rig_rank *rank);
 /** Open a domain over all ranks with its channels to every peer. Collective. */
 void rig_dom_open(struct rig_rank *rank, int lanes, size_t window_bytes, struct rig_dom *out_dom);
+/** The same in two steps: the domain without channels, and those to the ranks [first, end), all again each time. */
+void rig_dom_join(struct rig_rank *rank, int lanes, size_t window_bytes, struct rig_dom *out_dom);
+void rig_chans_open(struct rig_dom *dom, int first, int end);
 void rig_dom_close(struct rig_dom *dom);
 /** What to do after a fruitless poll: spin a little, then yield, then park. *spins starts at 0. */
 void rig_idle(struct rig_dom *dom, int *spins);

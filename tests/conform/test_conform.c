@@ -36,6 +36,7 @@ static const struct row rows[] = {
     { .name = "lanes_are_independent", .body = case_lanes, .nranks = 2 },
     { .name = "many_domains", .body = case_many_domains, .nranks = 2, .count = 200 },
     { .name = "early_close", .body = case_early_close, .nranks = 2, .count = 100 },
+    { .name = "leaves_early", .body = case_leaves_early, .nranks = 3 },
     { .name = "window", .body = case_window, .nranks = 3, .needs = NEEDS_MEMORY },
     { .name = "park_wakes", .body = case_park_wakes, .nranks = 2 },
     { .name = "wake", .body = case_wake, .nranks = 2 },
