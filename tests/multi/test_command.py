@@ -9,25 +9,11 @@ import subprocess
 import sys
 import unittest
 
-HOCKET, ROOT = os.path.abspath(sys.argv.pop(1)), sys.argv.pop(1)
+ROOT = sys.argv.pop(2)
+sys.path.insert(0, os.path.join(ROOT, 'tests', 'support'))
+sys.dont_write_bytecode = True
 
-
-def hocket(*args, **env):
-    return subprocess.run([HOCKET, *args], capture_output=True, text=True, timeout=100, check=False,
-                          stdin=subprocess.DEVNULL, env={**os.environ, **env})
-
-
-class Case(unittest.TestCase):
-    def output(self, *args, **env):
-        result = hocket(*args, **env)
-        self.assertEqual((result.returncode, result.stderr), (0, ''), args)
-        return result.stdout
-
-    def assert_usage(self, *args, word):
-        result = hocket(*args)
-        self.assertEqual((result.returncode, result.stdout), (2, ''), args)
-        self.assertIn(word, result.stderr)
-        self.assertEqual(result.stderr.count('\n'), 1, f'one clear line: {result.stderr}')
+from command import HOCKET, Case, hocket # noqa: E402
 
 
 class Help(Case):

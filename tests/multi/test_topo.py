@@ -5,13 +5,17 @@ said, more ranks than cores bound silently. Usage: test_topo.py HOCKET SOURCE_RO
 HOCKET_GOLDEN=write the golden texts are written anew."""
 import json
 import os
-import subprocess
 import sys
 import tempfile
 import unittest
 import xml.etree.ElementTree as xml
 
-HOCKET, ROOT = os.path.abspath(sys.argv.pop(1)), sys.argv.pop(1)
+ROOT = sys.argv.pop(2)
+sys.path.insert(0, os.path.join(ROOT, 'tests', 'support'))
+sys.dont_write_bytecode = True
+
+from command import HOCKET, Case, hocket # noqa: E402
+
 GOLDEN = {
     'two_socket': ('package:2 numa:4 l3:2 core:8', '16'),
     'dgx': ('host:1 package:2 numa:1 gpu:8 nvswitch:1@450GB/s,468ns nic:8@50GB/s,2us', '8'),
@@ -24,13 +28,7 @@ SHOW_CPUS = ('import os; os.write(1, (os.environ["RANK"] + ":" + ",".join(map(st
              '.encode())')
 
 
-def hocket(*args, cpus=None, **env):
-    limit = (lambda: os.sched_setaffinity(0, cpus)) if cpus else None
-    return subprocess.run([HOCKET, *args], capture_output=True, text=True, timeout=100, check=False, preexec_fn=limit,
-                          stdin=subprocess.DEVNULL, env={**os.environ, **env})
-
-
-class Case(unittest.TestCase):
+class InFolder(Case):
     def setUp(self):
         self.folder = tempfile.TemporaryDirectory(prefix='hocket test ')
         self.addCleanup(self.folder.cleanup)
@@ -38,19 +36,8 @@ class Case(unittest.TestCase):
     def path(self, name):
         return os.path.join(self.folder.name, name)
 
-    def output(self, *args, **kwargs):
-        result = hocket(*args, **kwargs)
-        self.assertEqual((result.returncode, result.stderr), (0, ''), args)
-        return result.stdout
 
-    def assert_usage(self, *args, word):
-        result = hocket(*args)
-        self.assertEqual((result.returncode, result.stdout), (2, ''), args)
-        self.assertIn(word, result.stderr)
-        self.assertEqual(result.stderr.count('\n'), 1, f'one clear line: {result.stderr}')
-
-
-class Machines(Case):
+class Machines(InFolder):
     def test_golden(self):
         for name, (line, nranks) in GOLDEN.items():
             text = self.output('topo', '--synthetic', line, '--ranks', nranks)
@@ -169,7 +156,7 @@ class Machines(Case):
             self.assertEqual(hocket('topo', '-s', 'host:64 core:64', option, '/dev/full').returncode, 1)
 
 
-class Drawing(Case):
+class Drawing(InFolder):
     SVG = '{http://www.w3.org/2000/svg}'
 
     def draw(self, *args):
@@ -219,7 +206,7 @@ class Drawing(Case):
         self.assertLess(len(self.boxes(self.draw('-s', 'host:64 package:2 numa:4 l3:2 core:8', '-n', '512'))), 5000)
 
 
-class Bind(Case):
+class Bind(InFolder):
     def cpus_by_rank(self, nranks, *options, cpus=None):
         text = self.output('run', '-n', str(nranks), *options, sys.executable, '-c', SHOW_CPUS, cpus=cpus)
         rows = dict(line.split(':') for line in text.split())
@@ -271,7 +258,7 @@ class Bind(Case):
         self.assertIn('not bound', hocket('run', '-n', '1', '-v', 'true').stderr)
 
 
-class Info(Case):
+class Info(InFolder):
     def test_says_what_the_machine_is_read_with(self):
         self.assertRegex(self.output('info'), r'(?m)^topology\n  hwloc    (yes  \d|no   built without).*\n  machine  yes  .*core')
         rows = json.loads(self.output('info', '--json'))['features']

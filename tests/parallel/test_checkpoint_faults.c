@@ -24,6 +24,7 @@
 #include "hocket/parallel.h"
 #include "parallel/train_state.h"
 #include "ranks.h"
+#include "text.h"
 
 enum { CALLS_MAX = 4000, STATE_MAX = 8000, PATH_BYTES = 300 };
 
@@ -114,8 +115,6 @@ int rmdir(const char *path)
 
 /* ---- a small model, and its state ---- */
 
-static char folder[] = "/tmp/hocket-test-faults-XXXXXX";
-static char text_path[256];
 
 static struct hkt_train_config config_of(int dp, int zero)
 {
@@ -559,29 +558,18 @@ static void all_ranks_refuse(void **state)
 
 static int make_text(void **state)
 {
-    FILE *file;
-
     (void)state;
     calls = mmap(NULL, sizeof *calls, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (calls == MAP_FAILED)
         return -1;
     atomic_store(&calls->count, -1);
-    if (mkdtemp(folder) == NULL)
-        return -1;
-    snprintf(text_path, sizeof text_path, "%s/text", folder);
-    file = fopen(text_path, "wb");
-    for (int i = 0; file != NULL && i < 200; i++)
-        fprintf(file, "%d sheep, ", i * i % 997);
-    return file == NULL || fclose(file) != 0 ? -1 : 0;
+    return text_make(200) ? 0 : -1;
 }
 
 static int remove_text(void **state)
 {
-    char command[400];
-
     (void)state;
-    snprintf(command, sizeof command, "rm -rf '%s'", folder);
-    return system(command);
+    return text_remove();
 }
 
 int main(void)

@@ -18,6 +18,7 @@
 #include "hocket/parallel.h"
 #include "parallel/train_state.h"
 #include "ranks.h"
+#include "text.h"
 
 enum { STEPS = 4, SAVED_AT = 2, PARAMS_MAX = 256, ELEMS_MAX = 60000 };
 
@@ -54,8 +55,6 @@ struct run {
 
 /* Memory that the ranks' processes share with the test. */
 static struct run *runs; /* [LAYOUTS] */
-static char folder[] = "/tmp/hocket-test-matrix-XXXXXX";
-static char text_path[256];
 
 struct job {
     bool is_dense; /* the model without experts */
@@ -304,27 +303,16 @@ static void runs_have_states_of_their_own(void **state)
 
 static int make_text(void **state)
 {
-    FILE *file;
-
     (void)state;
     runs = mmap(NULL, LAYOUTS * sizeof *runs, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    if (runs == MAP_FAILED || mkdtemp(folder) == NULL)
-        return -1;
-    snprintf(text_path, sizeof text_path, "%s/text", folder);
-    file = fopen(text_path, "wb");
-    for (int i = 0; file != NULL && i < 4000; i++)
-        fprintf(file, "%d sheep, ", i * i % 997);
-    return file == NULL || fclose(file) != 0 ? -1 : 0;
+    return runs != MAP_FAILED && text_make(4000) ? 0 : -1;
 }
 
 static int remove_text(void **state)
 {
-    char command[400];
-
     (void)state;
     munmap(runs, LAYOUTS * sizeof *runs);
-    snprintf(command, sizeof command, "rm -rf '%s'", folder);
-    return system(command);
+    return text_remove();
 }
 
 int main(void)

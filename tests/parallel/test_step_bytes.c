@@ -19,6 +19,7 @@
 #include "parallel/alloc.h"
 #include "parallel/train_state.h"
 #include "ranks.h"
+#include "text.h"
 
 /* A row of the table. */
 struct mode {
@@ -91,8 +92,6 @@ static const struct mode modes[] = {
 enum { MODES = sizeof modes / sizeof modes[0], MICROS = 3, LAYERS = 4 };
 
 static double (*kept)[3]; /* [RANKS_MAX], shared with ranks: the peak with 2 and 4 micro-batches, the formula */
-static char folder[] = "/tmp/hocket-test-step-bytes-XXXXXX";
-static char text_path[256];
 
 static int or_one(int value)
 {
@@ -423,23 +422,15 @@ static void memory_of_one_layer(void **state)
 
 static int make_text(void **state)
 {
-    FILE *file;
-
     (void)state;
     kept = mmap(NULL, RANKS_MAX * sizeof *kept, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    if (kept == MAP_FAILED || mkdtemp(folder) == NULL)
-        return -1;
-    snprintf(text_path, sizeof text_path, "%s/text", folder);
-    file = fopen(text_path, "wb");
-    for (int i = 0; file != NULL && i < 2000; i++)
-        fprintf(file, "%d sheep, ", i * i % 997);
-    return file == NULL || fclose(file) != 0 ? -1 : 0;
+    return kept != MAP_FAILED && text_make(2000) ? 0 : -1;
 }
 
 static int remove_text(void **state)
 {
     (void)state;
-    return unlink(text_path) != 0 || rmdir(folder) != 0;
+    return text_remove();
 }
 
 int main(void)

@@ -21,6 +21,7 @@
 #include "parallel/generate_state.h"
 #include "parallel/train_state.h"
 #include "ranks.h"
+#include "text.h"
 
 enum { STEPS = 4, SAVED_AT = 2 };
 
@@ -53,8 +54,6 @@ struct job {
     struct ranks_shared *shared;
 };
 
-static char folder[] = "/tmp/hocket-test-train-XXXXXX";
-static char text_path[256];
 
 static void require_ok(struct ranks_rank *rank, enum hkt_status got, const char *what)
 {
@@ -751,25 +750,14 @@ static void the_impossible_is_refused_with_its_numbers(void **state)
 
 static int make_text(void **state)
 {
-    FILE *file;
-
     (void)state;
-    if (mkdtemp(folder) == NULL)
-        return -1;
-    snprintf(text_path, sizeof text_path, "%s/text", folder);
-    file = fopen(text_path, "wb");
-    for (int i = 0; file != NULL && i < 4000; i++)
-        fprintf(file, "%d sheep, ", i * i % 997);
-    return file == NULL || fclose(file) != 0 ? -1 : 0;
+    return text_make(4000) ? 0 : -1;
 }
 
 static int remove_text(void **state)
 {
-    char command[400];
-
     (void)state;
-    snprintf(command, sizeof command, "rm -rf '%s'", folder);
-    return system(command);
+    return text_remove();
 }
 
 int main(void)
