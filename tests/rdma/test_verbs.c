@@ -59,6 +59,7 @@ static void case_queue_pair_fails(struct rig_rank *rank, const void *arg)
     (void)arg;
     rig_dom_open(rank, 1, 0, &dom);
     RIG_EQUAL(stream(&dom, 0, 30), HKT_OK);
+    rig_barrier(rank); /* else the end may come while the peer is still at these */
     if (rank->rank == 0)
         force_to_error(&link_of(dom.tx[1][0])->paths[0]);
     const enum hkt_status rc = stream(&dom, 30, 1000);
