@@ -54,7 +54,7 @@ static bool parse_item(const char *item, size_t bytes, struct hkt__faults *fault
     } known[] = {
         { "seed", NULL, &faults->seed },         { "drop", &faults->drop, NULL },   { "dup", &faults->dup, NULL },
         { "corrupt", &faults->corrupt, NULL },   { "delay", &faults->delay, NULL }, { "short", &faults->short_room, NULL },
-        { "kill", NULL, &faults->kill },
+        { "lend", &faults->lend, NULL },         { "kill", NULL, &faults->kill },
     };
     const char *equals = memchr(item, '=', bytes);
     const size_t name_bytes = equals != NULL ? (size_t)(equals - item) : bytes;
@@ -77,7 +77,7 @@ enum hkt_status hkt__faults_parse(const char *text, struct hkt__faults *out_faul
 
         if (!parse_item(item, bytes, &faults))
             return hkt__fail(HKT_ERR_INVALID, "HOCKET_FAULTS \"%s\": \"%.*s\" is not understood; items are seed=N, kill=N, "
-                             "and drop, dup, corrupt, delay, short with a probability from 0 to 1 (drop=0.01)", text,
+                             "and drop, dup, corrupt, delay, short, lend with a probability from 0 to 1 (drop=0.01)", text,
                              (int)bytes, item);
         if (item[bytes] == '\0')
             break;

@@ -1,6 +1,8 @@
 /* faulty: any transport, with faults injected into its channels by seed (HOCKET_FAULTS, see faulty.h).
  *
  * What a channel must hide:  delay (no credit, or no frame, for some calls), short (less room than asked for).
+ * What a sender must respect: lend (memory that is pinned is lent, and read some calls later, by any transport: as an adapter
+ *   would that reads memory by itself).
  * What must be noticed:      drop, dup, corrupt, kill. Nothing of the inner transport is bent for this: each frame carries
  *   eight bytes more at its end, a number of the wrapper's own, so that a receiver sees a frame missing or repeated exactly
  *   as it would see a hole in the sequence of a real medium. A flipped payload bit is left for the checksum to find.
@@ -25,6 +27,8 @@
 #define TABLES_MAX 8
 #define DELAY_CALLS_MAX 32         /* a delay is this many calls at most that find nothing */
 #define DELAY_PARK_NS 50000        /* longest sleep while a delay runs: nothing arrives that could end it */
+#define PINS_MAX 64                /* per domain */
+#define LEND_LEAST 256             /* bytes; less is sent by a copy, which real media prefer too */
 
 struct trailer {
     uint32_t seq;
@@ -52,6 +56,11 @@ struct faulty_chan {
     unsigned char *copy;          /* a frame to be sent again; allocated when dup is on */
     size_t copy_bytes;            /* 0: none */
     struct hkt__stamp copy_stamp;
+    const void *lent;             /* the payload of the granted room, not read yet; NULL: none */
+    size_t lent_bytes;
+    struct hkt__stamp lent_stamp;
+    uint32_t lent_calls;          /* until it is read */
+    bool is_broken;               /* what was lent was unpinned */
 };
 
 struct faulty_pair {
@@ -67,6 +76,13 @@ struct faulty_dom {
     uint32_t comm_id;
     bool is_delaying;             /* a delay was answered since the last sleep */
     struct faulty_pair *pairs;
+    int nlent;                    /* channels with something lent */
+    pthread_mutex_t pins_lock;    /* pin and unpin (any thread) against the domain's, which looks things up */
+    struct {
+        uintptr_t first;
+        size_t bytes;
+    } pins[PINS_MAX];             /* [0, npins) */
+    int npins;
 };
 
 /* ---- chance ---- */
@@ -101,7 +117,54 @@ static bool is_delayed(struct faulty_chan *chan)
     return --chan->delay_calls > 0;
 }
 
+/* ---- pinned memory ---- */
+
+static bool mem_pin(struct hkt__tp_dom *base, const void *data, size_t bytes)
+{
+    struct faulty_dom *dom = (struct faulty_dom *)base;
+
+    if (dom->tp->faults.lend <= 0)
+        return false;
+    pthread_mutex_lock(&dom->pins_lock);
+    const bool has_room = dom->npins < PINS_MAX;
+
+    if (has_room) {
+        dom->pins[dom->npins].first = (uintptr_t)data;
+        dom->pins[dom->npins++].bytes = bytes;
+    }
+    pthread_mutex_unlock(&dom->pins_lock);
+    return has_room;
+}
+
+static void mem_unpin(struct hkt__tp_dom *base, const void *data)
+{
+    struct faulty_dom *dom = (struct faulty_dom *)base;
+    int i = 0;
+
+    pthread_mutex_lock(&dom->pins_lock);
+    while (i < dom->npins && dom->pins[i].first != (uintptr_t)data)
+        i++;
+    if (i < dom->npins)
+        dom->pins[i] = dom->pins[--dom->npins];
+    pthread_mutex_unlock(&dom->pins_lock);
+}
+
+static bool is_pinned(struct faulty_dom *dom, const void *data, size_t bytes)
+{
+    const uintptr_t at = (uintptr_t)data;
+    bool found = false;
+
+    pthread_mutex_lock(&dom->pins_lock);
+    for (int i = 0; i < dom->npins && !found; i++)
+        found = at >= dom->pins[i].first && at - dom->pins[i].first <= dom->pins[i].bytes &&
+                bytes <= dom->pins[i].bytes - (at - dom->pins[i].first);
+    pthread_mutex_unlock(&dom->pins_lock);
+    return found;
+}
+
 /* ---- sending ---- */
+
+static void read_lent(struct faulty_dom *dom, bool all);
 
 static enum hkt_status send_copy(struct faulty_chan *chan)
 {
@@ -123,7 +186,11 @@ static enum hkt_status tx_begin(struct hkt__chan *base, size_t bytes, struct hkt
     struct faulty_chan *chan = (struct faulty_chan *)base;
     struct hkt__room room;
 
-    if (!chan->is_granted && is_delayed(chan))
+    read_lent(chan->dom, false);
+    if (chan->is_broken)
+        return hkt__fail_peer(HKT_ERR_SYSTEM, base->peer, "memory was unpinned while it was lent to the channel to rank %d",
+                              base->peer);
+    if (chan->lent != NULL || (!chan->is_granted && is_delayed(chan)))
         return HKT_AGAIN;
     if (chan->copy_bytes > 0) {
         const enum hkt_status rc = send_copy(chan);
@@ -179,6 +246,55 @@ static enum hkt_status tx_end(struct hkt__chan *base, size_t bytes, const struct
     return rc == HKT_AGAIN ? HKT_OK : rc; /* no credit for the copy: before the next frame, then */
 }
 
+/* ---- lending ---- */
+
+/** What was lent is read and sent. */
+static void land(struct faulty_chan *chan)
+{
+    const void *data = chan->lent;
+
+    chan->lent = NULL;
+    chan->dom->nlent--;
+    chan->is_broken = !is_pinned(chan->dom, data, chan->lent_bytes);
+    if (chan->is_broken)
+        return;
+    memcpy(chan->room, data, chan->lent_bytes);
+    (void)tx_end(&chan->base, chan->lent_bytes, &chan->lent_stamp); /* the next operation reports a failure */
+}
+
+/* The time until lent memory is read passes by calls on any channel of the domain. */
+static void read_lent(struct faulty_dom *dom, bool all)
+{
+    for (struct faulty_pair *pair = dom->pairs; pair != NULL && dom->nlent > 0; pair = pair->next) {
+        dom->is_delaying = true;
+        if (pair->tx.lent != NULL && (all || --pair->tx.lent_calls == 0))
+            land(&pair->tx);
+    }
+}
+
+static enum hkt_status tx_lend(struct hkt__chan *base, const void *data, size_t bytes, const struct hkt__stamp *stamp)
+{
+    struct faulty_chan *chan = (struct faulty_chan *)base;
+
+    assert(chan->is_granted && chan->lent == NULL);
+    if (bytes < LEND_LEAST || !is_pinned(chan->dom, data, bytes) || !is_hit(chan, chan->dom->tp->faults.lend))
+        return HKT_AGAIN;
+    chan->lent = data;
+    chan->lent_bytes = bytes;
+    chan->lent_stamp = *stamp;
+    chan->lent_calls = 1 + (uint32_t)(draw(chan) % DELAY_CALLS_MAX);
+    chan->dom->nlent++;
+    return HKT_OK;
+}
+
+static bool tx_is_lent(struct hkt__chan *base)
+{
+    struct faulty_chan *chan = (struct faulty_chan *)base;
+
+    read_lent(chan->dom, false);
+    return chan->lent != NULL;
+}
+
 /* ---- receiving ---- */
 
 static enum hkt_status rx_begin(struct hkt__chan *base, struct hkt__view *out_view)
@@ -187,6 +303,7 @@ static enum hkt_status rx_begin(struct hkt__chan *base, struct hkt__view *out_vi
     struct trailer trailer = { 0 };
     struct hkt__view view;
 
+    read_lent(chan->dom, false);
     if (!chan->is_granted && is_delayed(chan))
         return HKT_AGAIN;
     const enum hkt_status rc = chan->inner->ops->rx_begin(chan->inner, &view);
@@ -220,6 +337,9 @@ static void rx_end(struct hkt__chan *base)
 static const struct hkt__chan_ops chan_ops = {
     .tx_begin = tx_begin, .tx_end = tx_end, .rx_begin = rx_begin, .rx_end = rx_end,
 };
+static const struct hkt__chan_ops lending_ops = {
+    .tx_begin = tx_begin, .tx_end = tx_end, .rx_begin = rx_begin, .rx_end = rx_end, .tx_lend = tx_lend, .tx_is_lent = tx_is_lent,
+};
 
 /* ---- domains ---- */
 
@@ -240,6 +360,7 @@ static enum hkt_status dom_open(struct hkt__tp *base, const struct hkt__tp_membe
     dom->base.ops = base->ops;
     dom->tp = tp;
     dom->comm_id = members->comm_id;
+    pthread_mutex_init(&dom->pins_lock, NULL);
     *out_dom = &dom->base;
     return HKT_OK;
 }
@@ -256,7 +377,9 @@ static void dom_close(struct hkt__tp_dom *base)
 {
     struct faulty_dom *dom = (struct faulty_dom *)base;
 
+    read_lent(dom, true); /* what was sent must arrive */
     dom->inner->ops->dom_close(dom->inner);
+    pthread_mutex_destroy(&dom->pins_lock);
     while (dom->pairs != NULL) {
         struct faulty_pair *pair = dom->pairs;
 
@@ -269,7 +392,7 @@ static void dom_close(struct hkt__tp_dom *base)
 
 static void chan_init(struct faulty_chan *chan, struct faulty_dom *dom, struct hkt__chan *inner, int lane)
 {
-    chan->base = (struct hkt__chan){ .ops = &chan_ops, .peer = inner->peer,
+    chan->base = (struct hkt__chan){ .ops = dom->tp->faults.lend > 0 ? &lending_ops : &chan_ops, .peer = inner->peer,
                                      .frame_bytes_max = inner->frame_bytes_max - sizeof(struct trailer) };
     chan->inner = inner;
     chan->dom = dom;
@@ -315,21 +438,6 @@ static void *window(struct hkt__tp_dom *base, int peer)
     struct hkt__tp_dom *inner = ((struct faulty_dom *)base)->inner;
 
     return inner->ops->window(inner, peer);
-}
-
-/* Frames are copied on their way through here: nothing is ever lent. */
-static bool mem_pin(struct hkt__tp_dom *base, const void *data, size_t bytes)
-{
-    (void)base;
-    (void)data;
-    (void)bytes;
-    return false;
-}
-
-static void mem_unpin(struct hkt__tp_dom *base, const void *data)
-{
-    (void)base;
-    (void)data;
 }
 
 /* Memory of peers is not a channel: what is read or written there cannot be lost, only the channels' signals about it. */
@@ -385,6 +493,8 @@ static enum hkt_status peer_write(struct hkt__tp_dom *base, int peer, uint64_t t
 static void park(struct hkt__tp_dom *base, int64_t timeout_ns)
 {
     struct faulty_dom *dom = (struct faulty_dom *)base;
+
+    read_lent(dom, false);
     const int64_t limit_ns = dom->is_delaying && timeout_ns > DELAY_PARK_NS ? DELAY_PARK_NS : timeout_ns;
 
     dom->is_delaying = false;
@@ -442,9 +552,10 @@ static enum hkt_status probe_on(int index, const struct hkt__settings *settings)
 
 static void query(const struct hkt__tp *base, struct hkt__tp_caps *out_caps)
 {
-    const struct hkt__tp *inner = ((const struct faulty_tp *)base)->inner;
+    const struct faulty_tp *tp = (const struct faulty_tp *)base;
 
-    inner->ops->query(inner, out_caps);
+    tp->inner->ops->query(tp->inner, out_caps);
+    out_caps->flags = (out_caps->flags & ~(unsigned)HKT__TP_LENDS) | (tp->faults.lend > 0 ? HKT__TP_LENDS : 0u);
 }
 
 static enum hkt_status address(struct hkt__tp *base, void *out_blob, size_t *out_bytes)

@@ -10,6 +10,7 @@ struct hkt__faults {
     uint64_t seed;                                  /* seed=N: same seed, same faults */
     double drop, dup, corrupt;                      /* probability per frame; a receiver must notice */
     double delay, short_room;                       /* delay=P, short=P: a sender and a receiver must not notice */
+    double lend;                                    /* lend=P: so often memory that may be lent is, and read late */
     uint64_t kill;                                  /* kill=N: SIGKILL to itself at the N-th frame sent; 0: never */
 };
 

@@ -93,7 +93,8 @@ struct hkt__chan {
 enum {
     HKT__TP_MEMORY = 1u << 0, /* window(): peers' windows are addressable by load and store */
     HKT__TP_USER = 1u << 1,   /* all memory of the peer is addressable (same process) */
-    HKT__TP_POLLED = 1u << 2  /* looking for a frame makes no system call */
+    HKT__TP_POLLED = 1u << 2, /* looking for a frame makes no system call */
+    HKT__TP_LENDS = 1u << 3   /* mem_pin and tx_lend: frames are sent from pinned memory where they lie */
 };
 
 /** What a transport can do and what it costs, for choosing (src/cost). Sources of the numbers: beside each table. */

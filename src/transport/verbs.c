@@ -213,7 +213,7 @@ static void verbs_query(const struct hkt__tp *tp, struct hkt__tp_caps *out_caps)
         mbits = 100e3;
     /* Published figures for perftest on InfiniBand and RoCE adapters: 1 to 2 us for a small write, nine tenths of the line
      * rate for large ones; a tuning table replaces both. */
-    *out_caps = (struct hkt__tp_caps){.flags = HKT__TP_POLLED, .latency_ns = 2000, .ns_per_byte = 8e3 / (0.9 * mbits),
+    *out_caps = (struct hkt__tp_caps){.flags = HKT__TP_POLLED | HKT__TP_LENDS, .latency_ns = 2000, .ns_per_byte = 8e3 / (0.9 * mbits),
                                       .slice_bytes = verbs != NULL ? verbs->slot_bytes : SLOT_BYTES_MOST};
 }
 

@@ -11,6 +11,8 @@ rig_body case_fifo_order, case_sizes, case_same_answer_twice, case_publish_less,
 /* life: domains, windows, sleep, death (cases_life.c) */
 rig_body case_many_domains, case_window, case_park_wakes, case_wake, case_peer_dies, case_two_threads, case_early_close,
     case_leaves_early;
+/* lend: frames sent from where they lie (cases_lend.c) */
+rig_body case_lend, case_lend_only_pinned, case_lend_many_pins, case_lend_and_close, case_lend_to_the_dead;
 /* faults: damage is noticed (cases_faults.c) */
 rig_body case_loss_is_noticed, case_damage_is_noticed, case_killed;
 

@@ -9,7 +9,9 @@
 
 #define QUIET "seed=11,delay=0.2,short=0.4" /* faults a channel must hide */
 
-enum { NEEDS_MEMORY = 1, NEEDS_PROCESSES = 2 };
+#define LATE "seed=10,delay=0.1,short=0.2,lend=0.8" /* any transport lends, and reads late */
+
+enum { NEEDS_MEMORY = 1, NEEDS_PROCESSES = 2, NEEDS_LENDING = 4 };
 
 struct row {
     const char *name;
@@ -42,6 +44,18 @@ static const struct row rows[] = {
     { .name = "wake", .body = case_wake, .nranks = 2 },
     { .name = "two_threads", .body = case_two_threads, .nranks = 2, .count = 400 },
     { .name = "peer_dies", .body = case_peer_dies, .nranks = 3, .needs = NEEDS_PROCESSES, .victim = 3 },
+    { .name = "lend", .body = case_lend, .nranks = 2, .count = 45, .needs = NEEDS_LENDING },
+    { .name = "lend_only_pinned", .body = case_lend_only_pinned, .nranks = 2, .needs = NEEDS_LENDING },
+    { .name = "lend_many_pins", .body = case_lend_many_pins, .nranks = 2, .needs = NEEDS_LENDING },
+    { .name = "lend_and_close", .body = case_lend_and_close, .nranks = 2, .count = 60, .needs = NEEDS_LENDING },
+    { .name = "lend_to_the_dead", .body = case_lend_to_the_dead, .nranks = 2, .needs = NEEDS_LENDING | NEEDS_PROCESSES,
+      .victim = 2 },
+    { .name = "lend_late", .body = case_lend, .nranks = 2, .count = 45, .faults = LATE },
+    { .name = "lend_late_only_pinned", .body = case_lend_only_pinned, .nranks = 2, .faults = LATE },
+    { .name = "lend_late_many_pins", .body = case_lend_many_pins, .nranks = 2, .faults = LATE },
+    { .name = "lend_late_and_close", .body = case_lend_and_close, .nranks = 2, .count = 60, .faults = LATE },
+    { .name = "lend_late_to_the_dead", .body = case_lend_to_the_dead, .nranks = 2, .faults = LATE,
+      .needs = NEEDS_PROCESSES, .victim = 2 },
     { .name = "fifo_order_under_faults", .body = case_fifo_order, .nranks = 2, .count = 3000, .faults = QUIET },
     { .name = "sizes_under_faults", .body = case_sizes, .nranks = 2, .slots = 4, .slot_bytes = 1024, .faults = QUIET },
     { .name = "same_answer_twice_under_faults", .body = case_same_answer_twice, .nranks = 2, .faults = QUIET },
@@ -82,6 +96,8 @@ static const char *reason_to_skip(const struct row *row, const struct choice *ch
     hkt__transport_find(choice->transport)->query(NULL, &caps);
     if ((row->needs & NEEDS_MEMORY) != 0 && (caps.flags & HKT__TP_MEMORY) == 0)
         return "this transport shares no memory";
+    if ((row->needs & NEEDS_LENDING) != 0 && (caps.flags & HKT__TP_LENDS) == 0)
+        return "this transport takes no memory to send from";
     if ((row->needs & NEEDS_PROCESSES) != 0 && choice->is_threads)
         return "needs ranks in processes of their own";
     return NULL;

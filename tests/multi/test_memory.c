@@ -113,6 +113,15 @@ static void copies_between_processes(void **state)
     each_way(ordinary, NULL, user_rows);
 }
 
+/** What is lent to a network is not written until it was read, however late that is. */
+static void lent_memory_gives_the_same(void **state)
+{
+    static const char *const settings[] = {"HOCKET_TRANSPORT=tcp", "HOCKET_FAULTS=seed=3,lend=0.7", NULL};
+
+    (void)state;
+    each_way(registered, settings, NULL);
+}
+
 /** Over tcp memory is ordinary, and registering it is refused on all ranks. */
 static void over_tcp(struct ranks_rank *rank)
 {
@@ -171,6 +180,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(registered_buffers_give_the_same),
+        cmocka_unit_test(lent_memory_gives_the_same),
         cmocka_unit_test(without_copies_between_processes),
         cmocka_unit_test(copies_between_processes),
         cmocka_unit_test(refusals),

@@ -76,6 +76,37 @@ static void case_queue_pair_fails(struct rig_rank *rank, const void *arg)
     rig_dom_close(&dom);
 }
 
+/* The device says that it was removed: nothing on it completes any more, so both ends must end by what that end says. Only
+ * said here, since the kernel removes a Soft-RoCE device when its last user has gone, and lets it work until then. */
+static void case_device_is_removed(struct rig_rank *rank, const void *arg)
+{
+    struct rig_dom dom;
+
+    (void)arg;
+    rig_dom_open(rank, 1, 0, &dom);
+    RIG_EQUAL(stream(&dom, 0, 30), HKT_OK);
+    if (rank->rank == 0)
+        atomic_store_explicit(&link_of(dom.tx[1][0])->dom->verbs->rails[0].is_gone, true, memory_order_relaxed);
+    const int64_t end_ms = rig_now_ms() + DEADLINE_MS;
+    enum hkt_status rc = HKT_AGAIN;
+
+    while (rc == HKT_AGAIN) { /* for a frame that nobody sends */
+        struct hkt__view view;
+
+        dom.dom->ops->park(dom.dom, 1000000);
+        rc = dom.rx[1 - rank->rank][0]->ops->rx_begin(dom.rx[1 - rank->rank][0], &view);
+        RIG_CHECK(rig_now_ms() < end_ms);
+    }
+    RIG_EQUAL(rc, rank->rank == 0 ? HKT_ERR_SYSTEM : HKT_ERR_PEER_LOST);
+    RIG_CHECK(strstr(hkt_last_error(), "rank") != NULL);
+    if (rank->rank == 0)
+        RIG_CHECK(strstr(hkt_last_error(), "IBV_EVENT_DEVICE_FATAL") != NULL);
+    else /* told, or by itself */
+        RIG_CHECK(strstr(hkt_last_error(), "IBV_EVENT_DEVICE_FATAL") != NULL || strstr(hkt_last_error(), "IBV_WC_") != NULL);
+    rig_barrier(rank);
+    rig_dom_close(&dom);
+}
+
 /* One of four paths fails on each side, one after the other: nothing is lost, repeated or damaged. */
 static void case_paths_fail_in_turn(struct rig_rank *rank, const void *arg)
 {
@@ -189,6 +220,7 @@ static const struct {
     const char *qps, *rnr_retry;
 } cases[] = {
     { "queue_pair_fails", case_queue_pair_fails, 0, "1", "7" },
+    { "device_is_removed", case_device_is_removed, 0, "1", "7" },
     { "paths_fail_in_turn", case_paths_fail_in_turn, 0, "4", "7" },
     { "not_ready", case_not_ready, 0, "1", "1" },
     { "not_ready_yet", case_not_ready, 1, "1", "7" },

@@ -322,10 +322,10 @@ static void faults_are_parsed(void **state)
 
     (void)state;
     assert_int_equal(hkt__faults_parse("seed=7,drop=0.01,dup=1,corrupt=0.5,delay=.1", &faults), HKT_ERR_INVALID);
-    assert_int_equal(hkt__faults_parse("seed=7,drop=0.01,dup=1,corrupt=0.5,delay=0.125,short=0,kill=1000", &faults), HKT_OK);
+    assert_int_equal(hkt__faults_parse("seed=7,drop=0.01,dup=1,corrupt=0.5,delay=0.125,short=0,lend=0.5,kill=1000", &faults), HKT_OK);
     assert_int_equal(faults.seed, 7);
     assert_true(faults.drop == 0.01 && faults.dup == 1 && faults.corrupt == 0.5);
-    assert_true(faults.delay == 0.125 && faults.short_room == 0);
+    assert_true(faults.delay == 0.125 && faults.short_room == 0 && faults.lend == 0.5);
     assert_int_equal(faults.kill, 1000);
 }
 
