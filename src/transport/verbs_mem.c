@@ -7,6 +7,13 @@
  * the system, which this one does not do. Registering for one call alone would be safe, but costs system calls and walks of
  * page tables in every call: so other memory is copied into slots.
  *
+ * Only the sender's copy is spared. A receiver reduces out of its slot, without a copy; what it is only to keep it copies once,
+ * which took 4 to 7 % of all-gathers of 8 MiB on Soft-RoCE (docs/bench/2026-11-30-rdma.md). That could be spared by naming memory
+ * to the peer, but not by a channel alone. Reading it there (RDMA read): a receiver asks for its oldest frame alone, so that each
+ * frame of 256 KiB, 3 ms there, costs a round trip of 0.1 to 0.2 ms more: as much as it spares. Writing it to where the receiver
+ * says: messages are slices, of one frame, and senders are slices ahead, so that the word comes too late, unless plans say it
+ * slices before.
+ *
  * Bounds: pins per domain, and a quarter of what this process may lock, so that slots of links still fit. */
 #include <errno.h>
 #include <string.h>
