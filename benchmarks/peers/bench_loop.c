@@ -22,6 +22,7 @@
 
 enum { RANKS_MAX = 64, SAMPLES_MAX = 1000, PAGE_BYTES = 1 << 20, CALLS_MAX = 256, PERIOD = 64 };
 enum { SAMPLE_NS = 20000, POLLS_BEFORE_YIELD = 20 };
+enum { PATIENCE = 20 }; /* times the budget: a turn ends then, even with fewer samples than asked for */
 
 static const char *const coll_names[BENCH_COLL_COUNT] = { "all_reduce", "reduce_scatter", "all_gather",
                                                           "broadcast",  "all_to_all",     "barrier" };
@@ -104,6 +105,12 @@ static int is_blocked(enum bench_coll coll) /* the send buffer has a block per r
     return coll == BENCH_REDUCE_SCATTER || coll == BENCH_ALL_TO_ALL;
 }
 
+static int is_in_place(const struct bench *bench) /* results are left in the send buffer */
+{
+    return (bench->call.coll == BENCH_REDUCE_SCATTER && bench->driver->reduce_scatter_in_place)
+           || (bench->call.coll == BENCH_ALL_REDUCE && bench->driver->all_reduce_in_place);
+}
+
 static void fill(struct bench *bench, unsigned salt)
 {
     const struct bench_call *call = &bench->call;
@@ -140,7 +147,7 @@ static uint64_t check(struct bench *bench, unsigned salt)
     const int rank = bench->driver->rank, nranks = bench->driver->nranks;
     const int sums = call->coll == BENCH_ALL_REDUCE || call->coll == BENCH_REDUCE_SCATTER;
     const int block = is_blocked(call->coll) ? rank : 0;
-    const int in_place = call->coll == BENCH_REDUCE_SCATTER && bench->driver->reduce_scatter_in_place;
+    const int in_place = is_in_place(bench);
     const int sources = call->coll == BENCH_ALL_GATHER || call->coll == BENCH_ALL_TO_ALL ? nranks : 1;
     uint64_t wrong = 0;
 
@@ -235,7 +242,8 @@ static int take_samples(struct bench *bench)
         taken++;
         if (rank == 0)
             page->stop = taken == command->samples_max
-                         || (taken >= command->samples_min && now_ns() - begin_ns > command->budget_ns);
+                         || (taken >= command->samples_min && now_ns() - begin_ns > command->budget_ns)
+                         || now_ns() - begin_ns > PATIENCE * command->budget_ns;
         meet(bench);
         done = page->stop;
     }
@@ -281,7 +289,6 @@ static void take_turn(struct bench *bench)
 {
     const struct bench_driver *driver = bench->driver;
     const struct command *command = &bench->page->command;
-    const int spoils = command->coll == BENCH_REDUCE_SCATTER && driver->reduce_scatter_in_place;
 
     bench->call = (struct bench_call){ (enum bench_coll)command->coll, command->count, bench->send, bench->recv };
     bench->page->wrong[driver->rank] = 0;
@@ -292,7 +299,7 @@ static void take_turn(struct bench *bench)
     checked_call(bench, 1);
     fill(bench, 2);
     const int taken = take_samples(bench);
-    if (spoils)
+    if (is_in_place(bench)) /* the samples have spoiled what it sent */
         checked_call(bench, 2);
     else
         bench->page->wrong[driver->rank] += check(bench, 2);

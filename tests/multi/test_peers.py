@@ -124,6 +124,33 @@ class Peers(unittest.TestCase):
             self.assertLess(time.monotonic(), deadline)
             time.sleep(0.05)
 
+    def test_parts_are_put_together(self):
+        arguments = [*SMALL, '--sizes', '8', '--colls', 'all_reduce,broadcast', '--out', self.path('out')]
+        for minutes, code, count in (('0', 3, 0), ('1', 0, 2)):
+            done = run(*arguments, '--resume', '--minutes', minutes)
+            self.assertEqual(done.returncode, code, done.stderr)
+            with open(self.path('out.json'), encoding='utf-8') as file:
+                self.assertEqual(len(json.load(file)['cases']), count)
+        self.assertNotIn('ranks all_reduce', run(*arguments, '--resume').stderr) # measured already
+        done = run(*arguments, '--resume', '--rounds', '3')
+        self.assertEqual(done.returncode, 2)
+        self.assertIn('differs in "parts"', done.stderr)
+
+    def test_regret_is_terminated(self):
+        with subprocess.Popen([sys.executable, os.path.join(ROOT, 'benchmarks', 'regret'), '--hocket', HOCKET, '--ranks', '2',
+                               '--transports', 'shm'], env={**os.environ, 'TMPDIR': self.folder.name},
+                              stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL) as process:
+            deadline = time.monotonic() + SECONDS
+            while not (folders := glob.glob(self.path('hocket regret *'))) or not processes_that_mention(min(folders)):
+                self.assertLess(time.monotonic(), deadline)
+                time.sleep(0.05)
+            process.send_signal(signal.SIGTERM)
+            self.assertEqual(process.wait(SECONDS), 128 + signal.SIGTERM)
+        self.assertEqual(glob.glob(self.path('hocket regret *')), [])
+        while processes_that_mention(min(folders)):
+            self.assertLess(time.monotonic(), deadline)
+            time.sleep(0.05)
+
     def driver(self, source):
         with open(self.path('driver.c'), 'w', encoding='utf-8') as file:
             file.write(source)
@@ -134,12 +161,12 @@ class Peers(unittest.TestCase):
 
     def turns(self, library, colls):
         """(what a driver says of a turn of each collective, the reason of its failure)"""
-        options = argparse.Namespace(buffer_bytes=8192, pin=True, keep_malloc=True, samples_min=5, samples_max=5,
-                                     budget_ms=1)
-        one = sets.Set(library, 2, False, options, self.folder.name)
+        options = argparse.Namespace(pin=True, keep_malloc=True)
+        part = {'ranks': 2, 'buffer_bytes': 8192, 'samples_min': 5, 'samples_max': 5, 'budget_ms': 1}
+        one = sets.Set(library, False, part, options, self.folder.name)
         one.await_ready()
-        said = [one.turn(coll, 64, options) for coll in colls]
-        one.end()
+        said = [one.turn(coll, 64, part) for coll in colls]
+        sets.end_all([one])
         return said, one.failure
 
     def test_wrong_results_are_counted(self):
