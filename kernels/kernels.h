@@ -97,6 +97,8 @@ struct hkt__cuda_module {
      *  run, and those of plans wait for each other. */
     int (*plan_load)(void);
     int (*plan)(const struct hkt__plan_args *args, enum hkt_op op, enum hkt_dtype dtype, const struct hkt__kernel_on *on);
+    /** Stores messages that plans after it read: kernels/plan.h. */
+    int (*plan_note)(const struct hkt__plan_note *args, const struct hkt__kernel_on *on);
 
     /* The CUDA runtime, as far as the library needs it. Status as above; the calling thread's current device stays. */
     int (*device_count)(int *out_count);
@@ -150,7 +152,7 @@ struct hkt__cuda_module {
     int (*stream_copy)(void *dst, const void *src, size_t bytes, void *stream);
     int (*stream_set)(void *p, int value, size_t bytes, void *stream);
 };
-#define HKT__CUDA_ABI 3
+#define HKT__CUDA_ABI 4
 #define HKT__CUDA_NOT_READY 600 /* cudaErrorNotReady */
 
 /** The one symbol that leaves hocket_cuda.so. */
@@ -165,6 +167,7 @@ const void *hkt__kernel_copy(void);
 const void *hkt__kernel_convert(enum hkt_dtype to, enum hkt_dtype from);
 const void *hkt__kernel_checksum(void);
 const void *hkt__kernel_plan_move(void);
+const void *hkt__kernel_plan_note(void);
 const void *hkt__kernel_plan_ints(enum hkt_dtype dtype);
 const void *hkt__kernel_plan_floats(enum hkt_dtype dtype);
 const void *hkt__kernel_plan_small(enum hkt_dtype dtype);

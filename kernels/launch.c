@@ -148,6 +148,16 @@ static int plan(const struct hkt__plan_args *args, enum hkt_op op, enum hkt_dtyp
     return (int)cudaLaunchKernel(kernel, grid, block, params, 0, (cudaStream_t)on->stream);
 }
 
+static int plan_note(const struct hkt__plan_note *args, const struct hkt__kernel_on *on)
+{
+    const dim3 block = { HKT__PLAN_MESSAGES_HERE, 1, 1 }, grid = { 1, 1, 1 };
+    void *params[1] = { (void *)args };
+
+    if (args->count > HKT__PLAN_MESSAGES_HERE)
+        return cudaErrorInvalidValue;
+    return (int)cudaLaunchKernel(hkt__kernel_plan_note(), grid, block, params, 0, (cudaStream_t)on->stream);
+}
+
 static int load_one(const void *kernel)
 {
     struct cudaFuncAttributes attributes;
@@ -159,6 +169,8 @@ static int plan_load(void)
 {
     int rc = load_one(hkt__kernel_plan_move());
 
+    if (rc == cudaSuccess)
+        rc = load_one(hkt__kernel_plan_note());
     for (int dtype = 0; dtype < HKT_DTYPE_COUNT && rc == cudaSuccess; dtype++) {
         rc = load_one(plan_kernel((enum hkt_dtype)dtype));
         if (rc == cudaSuccess)
@@ -179,6 +191,7 @@ const struct hkt__cuda_module *hkt__cuda_module(void)
         .checksum = checksum,
         .plan_load = plan_load,
         .plan = plan,
+        .plan_note = plan_note,
         .device_count = hkt__cuda_device_count,
         .where_is = hkt__cuda_where_is,
         .copy_wait = hkt__cuda_copy_wait,

@@ -19,6 +19,9 @@
  * Direct: peers read and write scratch and, in one process or in pools, IN and OUT, ordered by SIGNAL (P1) and WAIT (P2). The
  * scratch of round n serves round n + HKT__PLAN_INSTANCES, once all peers have released that they finished n (P5, P6).
  *
+ * Messages: a launch that sends and receives what its parameters say, one queue a peer and direction. All its replicas run at a
+ * time, so that each message is under way from the start: what a peer does may depend on any of them.
+ *
  * Nobody waits for ever: a queue never holds up another, all replicas of a block go on together, and those of blocks that
  * are not running yet have higher numbers everywhere; so the lowest unfinished replica runs on all ranks. Peers that are gone
  * are the host's to notice: it sets watch->abort, at which all who wait leave. */
@@ -117,9 +120,30 @@ HKT__DEVICE uint64_t plan_part(uint64_t count, int i, int parts, uint64_t *first
     return base + (at < rest);
 }
 
-/** hkt__grid_span, in bytes. */
+/** A replica's part of a message: whole lines, from the message's start on. The same on both sides, for it depends on the
+ *  message alone. */
+HKT__DEVICE uint64_t plan_message_part(const hkt__plan_args &a, int queue, int slice, uint64_t *out_address)
+{
+    const unsigned round = unsigned(slice) / unsigned(a.channels), replica = unsigned(slice) - round * unsigned(a.channels);
+    const unsigned i = a.firsts[queue] + round, row = i / HKT__PLAN_RANKS_MAX, column = i % HKT__PLAN_RANKS_MAX;
+
+    if (i >= a.firsts[queue + 1])
+        return 0;
+    const uint64_t bytes = a.table != nullptr ? a.table[i].bytes : a.counts[row][column];
+    const uint64_t worth = bytes / a.part_bytes, most = unsigned(a.parts_most), parts = worth < 1 ? 1 : worth < most ? worth : most;
+    const uint64_t each = ((bytes - 1) / parts / 128 + 1) * 128, first = replica * each;
+
+    if (first >= bytes)
+        return 0;
+    *out_address = (a.table != nullptr ? a.table[i].address : a.displs[row][column]) + first;
+    return each < bytes - first ? each : bytes - first;
+}
+
+/** hkt__grid_span, in bytes. Of messages the chunk is the queue's number, and *out_first an address. */
 HKT__DEVICE uint64_t plan_span(const hkt__plan_args &a, int buf, int chunk, int slice, uint64_t *out_first)
 {
+    if (a.part_bytes != 0)
+        return plan_message_part(a, chunk, slice, out_first);
     const int block = a.cuts == 1 ? chunk : chunk / a.cuts, cut = chunk - block * a.cuts;
     uint64_t first = a.has_displs[buf] ? a.displs[buf][block] : block * a.count, count;
 
@@ -166,6 +190,8 @@ HKT__DEVICE char *plan_address(const hkt__plan_args &a, const plan_cursor &c, co
                instance * (a.scratch_bytes / HKT__PLAN_INSTANCES) + chunk * a.scratch_pitch;
     }
     plan_span(a, x.buf, chunk, c.slice, &first);
+    if (a.part_bytes != 0)
+        return reinterpret_cast<char *>(first);
     if (x.rank != a.rank)
         return plan_published(a, x.rank, x.buf) + first;
     return (x.buf == HKT__PLAN_OUT ? a.out : a.in) + first;
@@ -190,10 +216,10 @@ HKT__DEVICE bool plan_is_message(int kind)
     return kind <= HKT__PLAN_RECV_REDUCE;
 }
 
-/** The protocol of an entry: signals carry no data, and go by counts always. */
-HKT__DEVICE int plan_protocol(const hkt__plan_args &a, int kind)
+/** The protocol of an entry that is open: signals carry no data, and go by counts always. */
+HKT__DEVICE int plan_protocol(const hkt__plan_args &a, const plan_cursor &c, int kind)
 {
-    return a.use_ll && plan_is_message(kind) ? PLAN_LL : PLAN_SIMPLE;
+    return plan_is_message(kind) && c.total <= a.ll_most ? PLAN_LL : PLAN_SIMPLE;
 }
 
 HKT__DEVICE plan_cursor *plan_siblings(const hkt__plan_args &a, const plan_cursor &c)
@@ -281,7 +307,7 @@ HKT__DEVICE bool plan_is_fed(const hkt__plan_args &a, const plan_cursor &c, cons
 HKT__DEVICE bool plan_is_ready(const hkt__plan_args &a, plan_cursor &c, const hkt__plan_entry &e)
 {
     const hkt__plan_queue_row &q = a.queues[c.queue];
-    const int protocol = plan_protocol(a, e.kind);
+    const int protocol = plan_protocol(a, c, e.kind);
     const size_t channel = plan_channel(a, q.peer, plan_lane(a, c));
 
     if (q.kind == HKT__PLAN_LOCAL)
@@ -343,7 +369,7 @@ HKT__DEVICE bool plan_must_stop(const hkt__plan_args &a, const plan_cursor &c, u
         (spins % PLAN_ABORT_SPINS != PLAN_ABORT_SPINS - 1 || load_word_sys(&a.watch->abort) == 0))
         return false;
     const hkt__plan_queue_row &q = a.queues[c.queue];
-    const int protocol = plan_protocol(a, plan_entry_at(a, c).kind);
+    const int protocol = plan_protocol(a, c, plan_entry_at(a, c).kind);
 
     store_word_sys(&a.watch->aborted, 1);
     if (q.kind == HKT__PLAN_RX || (q.kind == HKT__PLAN_TX && c.frames[protocol] - c.known[protocol] >= HKT__PLAN_SLOTS))
@@ -525,7 +551,7 @@ HKT__DEVICE plan_work plan_work_of(const hkt__plan_args &a, const plan_cursor &c
 template <class Type> HKT__DEVICE void plan_do(const hkt__plan_args &a, const plan_cursor &c)
 {
     const hkt__plan_entry &e = plan_entry_at(a, c);
-    const bool is_ll = a.use_ll && plan_is_message(e.kind);
+    const bool is_ll = plan_protocol(a, c, e.kind) == PLAN_LL;
     plan_work w = plan_work_of(a, c, e);
     plan_ll ll = {nullptr, nullptr, false};
     int places = e.kind == HKT__PLAN_SIGNAL || e.kind == HKT__PLAN_WAIT ? 0 : e.kind == HKT__PLAN_WRITE ? e.arg_count - 1 : 1;
@@ -561,7 +587,7 @@ HKT__DEVICE void plan_commit(const hkt__plan_args &a, plan_cursor &c)
 {
     const hkt__plan_entry &e = plan_entry_at(a, c);
     const hkt__plan_queue_row &q = a.queues[c.queue];
-    const int protocol = plan_protocol(a, e.kind);
+    const int protocol = plan_protocol(a, c, e.kind);
 
     if (q.kind != HKT__PLAN_LOCAL) {
         const size_t channel = plan_channel(a, a.rank, plan_lane(a, c));

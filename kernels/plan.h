@@ -23,6 +23,7 @@ extern "C" {
 #define HKT__PLAN_CURSORS_MAX 192 /* queues a block can serve: they lie in shared memory */
 #define HKT__PLAN_SLOTS 4        /* frames in flight in a channel */
 #define HKT__PLAN_INSTANCES 2    /* of scratch, a lane */
+#define HKT__PLAN_MESSAGES_HERE (2 * HKT__PLAN_RANKS_MAX) /* that the parameters of a launch have room for */
 
 /** In pinned memory that host and device share. The host writes abort, the device the rest. */
 struct hkt__plan_watch {
@@ -73,6 +74,18 @@ struct hkt__plan_queue_row {
     int32_t first, count;
 };
 
+/** A send or a receive of a launch of messages. */
+struct hkt__plan_message {
+    uint64_t address, bytes;
+};
+
+/** Stores messages to a table in memory of the device: by value, so that what is captured keeps them. */
+struct hkt__plan_note {
+    struct hkt__plan_message *table;
+    uint32_t count;
+    struct hkt__plan_message messages[HKT__PLAN_MESSAGES_HERE];
+};
+
 /** What exec/device.c makes of a plan. Arrays are the maker's. */
 struct hkt__plan_program {
     enum hkt_coll coll;
@@ -118,12 +131,20 @@ struct hkt__plan_args {
     uint64_t scratch_bytes, scratch_pitch; /* of a lane; between slots */
     uint64_t count;                  /* elements of a block, unless counts say otherwise */
     uint64_t in_offset, out_offset;  /* for peers: 1 + offset in the pool, or 0 */
+    uint64_t ll_most;                /* messages of at most so many bytes go by LL; signals never do */
     uint32_t slot_bytes, ll_bytes, elem_bytes;
     int32_t op;                      /* set by the launch */
     int32_t rank, nranks, lanes, nlanes, cuts, nqueues, nslices, channels;
     int32_t replicas_here;           /* of each block: block b serves those from b * replicas_here on */
-    int16_t direct, user_direct, use_ll, has_counts[2], has_displs[2];
+    int16_t direct, user_direct, has_counts[2], has_displs[2];
     uint64_t counts[2][HKT__PLAN_RANKS_MAX], displs[2][HKT__PLAN_RANKS_MAX];
+
+    /* Launches of messages. Queue q has those from firsts[q] to firsts[q + 1], and its k-th is of its round k. They stand in
+     * table or, where that is NULL, address i in displs[i / RANKS_MAX][i % RANKS_MAX] and bytes so in counts. */
+    const struct hkt__plan_message *table;
+    uint32_t part_bytes;             /* each replica takes a part of a message that has so many bytes for it; 0: a collective */
+    int32_t parts_most;              /* at most so many parts: all ranks alike */
+    uint16_t firsts[2 * HKT__PLAN_RANKS_MAX];
 };
 
 #ifdef __cplusplus

@@ -352,15 +352,43 @@ static void bind_blocks(struct hkt__plan_args *args, const struct hkt__plan_prog
     }
 }
 
-/** Replicas that one block serves: as many as make the blocks as few as the call and the device allow, and no more than a
- *  block has cursors for. */
-static int32_t replicas_per_block(const struct hkt__cuda_plan *plan, const struct hkt__cuda_call *call, int32_t channels)
+int32_t hkt__cuda_plan_blocks(const struct hkt__cuda_plan *plan, int32_t blocks_max)
 {
     const int32_t fit = plan->multiprocessors / plan->peers->ranks_here;
-    const int32_t blocks = call->blocks_max < fit ? call->blocks_max : fit, queues = plan->program.nqueues;
+
+    return blocks_max < fit ? blocks_max : fit;
+}
+
+/** Replicas that one block serves: as many as make the blocks as few as the call and the device allow, and no more than a
+ *  block has cursors for. */
+static int32_t replicas_per_block(const struct hkt__cuda_plan *plan, int32_t blocks_max, int32_t channels)
+{
+    const int32_t blocks = hkt__cuda_plan_blocks(plan, blocks_max), queues = plan->program.nqueues;
     const int32_t most = queues == 0 ? channels : HKT__PLAN_CURSORS_MAX / queues, each = (channels - 1) / blocks + 1;
 
     return each < most ? each : most;
+}
+
+const struct hkt__plan_args *hkt__cuda_plan_args(const struct hkt__cuda_plan *plan)
+{
+    return &plan->args;
+}
+
+enum hkt_status hkt__cuda_plan_start(const struct hkt__cuda_plan *plan, struct hkt__plan_args *args,
+                                     const struct hkt__cuda_start *start)
+{
+    struct hkt__kernel_on on = {.stream = start->stream};
+    int before, rc, back;
+
+    args->replicas_here = replicas_per_block(plan, start->blocks_max, args->channels);
+    on.blocks_max = (args->channels - 1) / args->replicas_here + 1;
+    rc = plan->module->device_use(plan->peers->device, &before);
+    if (rc == 0) {
+        rc = plan->module->plan(args, start->op, start->dtype, &on);
+        back = plan->module->device_use(before, &(int){0});
+        rc = rc != 0 ? rc : back;
+    }
+    return rc == 0 ? HKT_OK : failed(plan->module, rc, "launching work on a GPU");
 }
 
 enum hkt_status hkt__cuda_plan_launch(const struct hkt__cuda_plan *plan, const struct hkt__cuda_call *call,
@@ -368,8 +396,8 @@ enum hkt_status hkt__cuda_plan_launch(const struct hkt__cuda_plan *plan, const s
 {
     const struct hkt__cuda_peers *peers = plan->peers;
     struct hkt__plan_args args = plan->args;
-    struct hkt__kernel_on on = {.stream = call->stream};
-    int before, rc, back;
+    const struct hkt__cuda_start start = {.stream = call->stream, .blocks_max = call->blocks_max, .dtype = call->dtype,
+                                          .op = plan->program.reduces ? call->op : HKT_OP_COUNT};
 
     args.in = (char *)(uintptr_t)call->in;
     args.out = call->out;
@@ -380,15 +408,7 @@ enum hkt_status hkt__cuda_plan_launch(const struct hkt__cuda_plan *plan, const s
     args.nslices = cut->nslices;
     args.channels = cut->channels;
     args.scratch_pitch = cut->scratch_pitch;
-    args.use_ll = cut->use_ll;
+    args.ll_most = cut->use_ll ? UINT64_MAX : 0;
     bind_blocks(&args, &plan->program, call);
-    args.replicas_here = replicas_per_block(plan, call, cut->channels);
-    on.blocks_max = (cut->channels - 1) / args.replicas_here + 1;
-    rc = plan->module->device_use(peers->device, &before);
-    if (rc == 0) {
-        rc = plan->module->plan(&args, plan->program.reduces ? call->op : HKT_OP_COUNT, call->dtype, &on);
-        back = plan->module->device_use(before, &(int){0});
-        rc = rc != 0 ? rc : back;
-    }
-    return rc == 0 ? HKT_OK : failed(plan->module, rc, "launching a collective on a GPU");
+    return hkt__cuda_plan_start(plan, &args, &start);
 }

@@ -89,6 +89,14 @@ struct hkt__cuda_call {
     bool no_ll;                  /* keep to the Simple protocol. All ranks alike */
 };
 
+/** Where and how a kernel runs. */
+struct hkt__cuda_start {
+    void *stream;
+    int32_t blocks_max;
+    enum hkt_op op;
+    enum hkt_dtype dtype;
+};
+
 /** How a call is cut; all ranks alike. exec/device.c chooses. */
 struct hkt__cuda_cut {
     int32_t nslices, channels;
@@ -99,6 +107,12 @@ struct hkt__cuda_cut {
 /** For exec/device.c; the communicator calls hkt__device_plan_enqueue there. */
 HKT_NODISCARD enum hkt_status hkt__cuda_plan_launch(const struct hkt__cuda_plan *plan, const struct hkt__cuda_call *call,
                                                     const struct hkt__cuda_cut *cut);
+/** The same for what cuda_messages.h makes of a plan: what all its launches have alike; the blocks that may run at a time; the
+ *  launch, of args->channels replicas. op: HKT_OP_COUNT where nothing is reduced. */
+const struct hkt__plan_args *hkt__cuda_plan_args(const struct hkt__cuda_plan *plan);
+int32_t hkt__cuda_plan_blocks(const struct hkt__cuda_plan *plan, int32_t blocks_max);
+HKT_NODISCARD enum hkt_status hkt__cuda_plan_start(const struct hkt__cuda_plan *plan, struct hkt__plan_args *args,
+                                                   const struct hkt__cuda_start *start);
 const struct hkt__plan_program *hkt__cuda_plan_program(const struct hkt__cuda_plan *plan); /* without its arrays */
 const struct hkt__cuda_peers *hkt__cuda_plan_peers(const struct hkt__cuda_plan *plan);
 

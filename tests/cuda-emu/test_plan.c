@@ -11,103 +11,23 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "algos/registry.h"
-#include "core/clock.h"
 #include "exec/device.h"
+#include "plan_group.h"
 #include "plan_host.h"
 #include "sched/lower.h"
 
 #define RANKS PLAN_HOST_RANKS
-#define ROOM_BYTES ((size_t)4 << 20) /* of a rank, for the buffers of all calls in flight */
-#define PATIENCE_NS INT64_C(60000000000)
+#define ROOM_BYTES PLAN_ROOM_BYTES
 
 static const struct hkt__cuda_module *module;
 static bool is_large; /* on a GPU: more data, the arenas that users get */
 
-/** Ranks that share arenas, whatever they run. */
-struct group {
-    int nranks, ndevices;
-    struct hkt__cuda_peers peers[RANKS];
-    void *arenas[RANKS];
-    cudaStream_t streams[RANKS];
-    char *device_room[RANKS], *host_room[RANKS]; /* of calls in flight: buffers, and what they are filled with and leave */
-    size_t used;
-};
-
-static int device_of(const struct group *g, int rank)
-{
-    return rank % g->ndevices;
-}
-
-static void group_open(struct group *g, int nranks)
-{
-    *g = (struct group){.nranks = nranks};
-    must(cudaGetDeviceCount(&g->ndevices));
-    for (int r = 0; r < nranks; r++) {
-        struct hkt__cuda_peers *peers = &g->peers[r];
-        void *room;
-
-        *peers = (struct hkt__cuda_peers){.rank = r, .nranks = nranks, .device = device_of(g, r), .arenas = g->arenas,
-                                          .is_one_process = true};
-        hkt__cuda_shape_default(nranks, &peers->shape);
-        if (!is_large) { /* small slots: many frames of few bytes */
-            peers->shape.lanes = 4;
-            peers->shape.slot_bytes = 256;
-            peers->shape.ll_bytes = 128;
-            peers->shape.scratch_bytes = 16384;
-        }
-        for (int other = 0; other < nranks; other++) {
-            peers->ranks_here += device_of(g, other) == device_of(g, r);
-            must(module->peer_enable(device_of(g, r), device_of(g, other)));
-        }
-        must(module->device_alloc(&g->arenas[r], hkt__cuda_arena_bytes(&peers->shape), peers->device));
-        assert_int_equal(hkt__cuda_watch_make(module, peers->device, &peers->watch, &peers->watch_on_device), HKT_OK);
-        assert_int_equal(hkt__cuda_arena_clear(module, peers), HKT_OK);
-        must(module->stream_create((void **)&g->streams[r], peers->device));
-        must(module->device_alloc(&room, ROOM_BYTES, peers->device));
-        g->device_room[r] = room;
-        must(cudaHostAlloc(&room, 2 * ROOM_BYTES, cudaHostAllocPortable));
-        g->host_room[r] = room;
-    }
-}
-
-static void group_close(struct group *g)
-{
-    for (int r = 0; r < g->nranks; r++) {
-        must(module->stream_destroy(g->streams[r]));
-        must(module->device_free(g->arenas[r]));
-        must(module->device_free(g->device_room[r]));
-        must(cudaFreeHost(g->host_room[r]));
-        hkt__cuda_watch_free(module, g->peers[r].watch);
-    }
-}
-
-/** Waits for the streams of all ranks, not for ever. */
-static void group_settle(struct group *g, const char *what)
-{
-    const int64_t deadline = hkt__now_ns() + PATIENCE_NS;
-
-    for (int r = 0; r < g->nranks; r++) {
-        int rc;
-
-        while ((rc = module->stream_query(g->streams[r], g->peers[r].device)) == HKT__CUDA_NOT_READY) {
-            if (hkt__now_ns() > deadline) {
-                fprintf(stderr, "%s: rank %d hangs\n", what, r);
-                abort(); /* kernels that never end cannot be cleaned up after */
-            }
-            usleep(50);
-        }
-        must(rc);
-    }
-    g->used = 0;
-}
-
 /** An algorithm on all ranks of a group, for the host and for the devices. */
 struct team {
-    struct group *group;
+    struct plan_group *group;
     const struct hkt__algo *algo;
     bool in_place;
     struct hkt__sched *scheds[RANKS];
@@ -116,7 +36,7 @@ struct team {
 };
 
 /** False: the algorithm does not serve so many ranks. */
-static bool team_make(struct team *t, struct group *g, const struct hkt__algo *algo, bool in_place)
+static bool team_make(struct team *t, struct plan_group *g, const struct hkt__algo *algo, bool in_place)
 {
     *t = (struct team){g, algo, in_place, {NULL}, {NULL}, {NULL}};
     if (algo->restriction != NULL && algo->restriction(g->nranks, in_place)[0] != '\0')
@@ -201,7 +121,7 @@ static bool is_v(const struct running *run)
 /** Lays out the buffers of a rank, and fills them with what the call is to work on. */
 static void prepare_rank(struct running *run, int rank)
 {
-    struct group *g = run->team->group;
+    struct plan_group *g = run->team->group;
     struct buffers *b = &run->of[rank];
     const struct hkt__sched *sched = run->team->scheds[rank];
     const size_t elem = hkt_dtype_size(run->how.dtype), block = run->how.count * elem;
@@ -228,7 +148,7 @@ static void prepare_rank(struct running *run, int rank)
 
 static struct hkt__cuda_call call_of(const struct running *run, int rank)
 {
-    struct group *g = run->team->group;
+    struct plan_group *g = run->team->group;
     const struct buffers *b = &run->of[rank];
     char *room = g->device_room[rank] + b->at;
     struct hkt__cuda_call call = {
@@ -269,15 +189,10 @@ static void expect(struct running *run)
     assert_true(plan_host_run(run->team->plans, binds, n));
 }
 
-static void dawdle(void *microseconds)
-{
-    usleep((useconds_t)(uintptr_t)microseconds);
-}
-
 /** Enqueues a call on all ranks: a delay, the inputs, the plan, the results. */
 static void enqueue(struct running *run, struct team *team, struct how how)
 {
-    struct group *g = team->group;
+    struct plan_group *g = team->group;
     size_t most = 0;
 
     *run = (struct running){.team = team, .how = how, .largest = how.count};
@@ -294,7 +209,7 @@ static void enqueue(struct running *run, struct team *team, struct how how)
         const struct hkt__cuda_call call = call_of(run, r);
 
         must(cudaSetDevice(g->peers[r].device));
-        must(cudaLaunchHostFunc(g->streams[r], dawdle, (void *)(uintptr_t)(random_bits() % 4 * 60)));
+        must(cudaLaunchHostFunc(g->streams[r], plan_dawdle, (void *)(uintptr_t)(random_bits() % 4 * 60)));
         must(cudaMemcpyAsync(g->device_room[r] + b->at, g->host_room[r] + b->at, b->bytes, cudaMemcpyHostToDevice,
                              g->streams[r]));
         if (hkt__device_plan_enqueue(team->device[r], &call) != HKT_OK)
@@ -307,7 +222,7 @@ static void enqueue(struct running *run, struct team *team, struct how how)
 /** After the streams are done: what came back is what was expected. */
 static void verify(struct running *run)
 {
-    const struct group *g = run->team->group;
+    const struct plan_group *g = run->team->group;
 
     for (int r = 0; r < g->nranks; r++) {
         struct buffers *b = &run->of[r];
@@ -355,7 +270,7 @@ static struct how call_number(int k, unsigned turn)
     return how;
 }
 
-static void run_algorithm(struct group *g, const struct hkt__algo *algo, bool in_place, unsigned turn, int ncalls)
+static void run_algorithm(struct plan_group *g, const struct hkt__algo *algo, bool in_place, unsigned turn, int ncalls)
 {
     struct running runs[CALLS];
     struct team team;
@@ -368,7 +283,7 @@ static void run_algorithm(struct group *g, const struct hkt__algo *algo, bool in
 
         enqueue(&runs[n++], &team, call_number(number, turn));
     }
-    group_settle(g, algo->info.name);
+    plan_group_settle(g, algo->info.name);
     for (int k = 0; k < n; k++)
         verify(&runs[k]);
     team_free(&team);
@@ -377,9 +292,9 @@ static void run_algorithm(struct group *g, const struct hkt__algo *algo, bool in
 static void all_algorithms(int nranks, int ncalls)
 {
     unsigned turn = (unsigned)nranks;
-    struct group g;
+    struct plan_group g;
 
-    group_open(&g, nranks);
+    plan_group_open(&g, nranks, is_large);
     for (int i = 0; i < hkt__algo_count; i++, turn++) {
         const bool is_fixed = hkt__algos[i].info.coll == HKT_BARRIER || hkt__algos[i].info.coll >= HKT_ALL_GATHER_V;
 
@@ -387,21 +302,14 @@ static void all_algorithms(int nranks, int ncalls)
         if (is_large && !is_fixed)
             run_algorithm(&g, &hkt__algos[i], turn % 2 != 0, turn, ncalls);
     }
-    group_close(&g);
-}
-
-static bool is_small(void)
-{
-    const char *small = getenv("HOCKET_TEST_SMALL");
-
-    return small != NULL && small[0] != '\0' && strcmp(small, "0") != 0;
+    plan_group_close(&g);
 }
 
 static void every_algorithm_leaves_the_bits_of_the_host(void **state)
 {
     static const int all[] = {1, 2, 3, 4, 5, 6, 7, 8}, few[] = {3, 5};
-    const int *sizes = is_small() ? few : all;
-    const int nsizes = is_small() ? 2 : 8;
+    const int *sizes = plan_test_small() ? few : all;
+    const int nsizes = plan_test_small() ? 2 : 8;
 
     (void)state;
     for (int i = 0; i < nsizes; i++)
@@ -414,22 +322,22 @@ static void launches_follow_each_other(void **state)
     static const char *const names[] = {"ring", "two_shot", "recursive_doubling", "one_shot"};
     struct running runs[4];
     struct team teams[4];
-    struct group g;
+    struct plan_group g;
 
     (void)state;
-    group_open(&g, 4);
+    plan_group_open(&g, 4, is_large);
     for (int k = 0; k < 4; k++)
         assert_true(team_make(&teams[k], &g, hkt__algo_find(HKT_ALL_REDUCE, names[k]), k % 2 == 1));
-    for (int i = 0; i < (is_small() ? 3 : 10); i++) {
+    for (int i = 0; i < (plan_test_small() ? 3 : 10); i++) {
         for (int k = 0; k < 4; k++)
             enqueue(&runs[k], &teams[k], call_number((i + k * 3) % (CALLS - 1), (unsigned)(i + k)));
-        group_settle(&g, "launches one after another");
+        plan_group_settle(&g, "launches one after another");
         for (int k = 0; k < 4; k++)
             verify(&runs[k]);
     }
     for (int k = 0; k < 4; k++)
         team_free(&teams[k]);
-    group_close(&g);
+    plan_group_close(&g);
 }
 
 /** Rank 1 never comes: the others must leave when told to, and say what they were waiting for. */
@@ -441,12 +349,12 @@ static void an_abort_ends_launches_that_wait(void **state)
     (void)state;
     for (int k = 0; k < 3; k++) {
         struct running run = {.how = call_number(k == 1 ? 1 : 2, 0)};
-        struct group g;
+        struct plan_group g;
         struct team team;
 
         run.how.dtype = HKT_F32;
         run.how.op = HKT_SUM;
-        group_open(&g, 2);
+        plan_group_open(&g, 2, is_large);
         assert_true(team_make(&team, &g, hkt__algo_find(HKT_ALL_REDUCE, names[k]), false));
         run.team = &team;
         run.largest = run.how.count;
@@ -461,11 +369,11 @@ static void an_abort_ends_launches_that_wait(void **state)
         hkt__cuda_watch_describe(g.peers[0].watch, text, sizeof text);
         assert_string_equal(text, "");
         hkt__cuda_abort(g.peers[0].watch);
-        group_settle(&g, "an aborted launch");
+        plan_group_settle(&g, "an aborted launch");
         hkt__cuda_watch_describe(g.peers[0].watch, text, sizeof text);
         assert_string_equal(text, "a message of rank 1 in slice 0");
         team_free(&team);
-        group_close(&g);
+        plan_group_close(&g);
     }
 }
 
@@ -474,10 +382,10 @@ static void what_cannot_run_is_refused(void **state)
     struct hkt__cuda_peers peers;
     struct hkt__plan_program program = {.nlanes = 5, .cuts = 1};
     struct hkt__cuda_plan *plan = NULL;
-    struct group g;
+    struct plan_group g;
 
     (void)state;
-    group_open(&g, 2);
+    plan_group_open(&g, 2, is_large);
     peers = g.peers[0];
     peers.shape.lanes = 4;
     assert_int_equal(hkt__cuda_plan_make(module, &peers, &program, &plan), HKT_ERR_UNSUPPORTED);
@@ -492,7 +400,7 @@ static void what_cannot_run_is_refused(void **state)
     assert_int_equal(hkt__cuda_plan_make(module, &peers, &program, &plan), HKT_ERR_UNSUPPORTED);
     assert_non_null(strstr(hkt_last_error(), "multiprocessors"));
     assert_null(plan);
-    group_close(&g);
+    plan_group_close(&g);
 }
 
 static void arenas_are_bounded(void **state)
@@ -514,6 +422,9 @@ int main(int argc, char **argv)
         cmocka_unit_test(what_cannot_run_is_refused),
         cmocka_unit_test(an_abort_ends_launches_that_wait),
         cmocka_unit_test(launches_follow_each_other),
+        cmocka_unit_test(messages_arrive_in_order),
+        cmocka_unit_test(many_messages_go_with_one_launch),
+        cmocka_unit_test(all_messages_of_a_launch_are_under_way),
         cmocka_unit_test(every_algorithm_leaves_the_bits_of_the_host),
     };
 
