@@ -175,7 +175,7 @@ static enum hkt_status start_phase(struct share *share, struct hkt__call *calls,
         return HKT_OK;
     const enum hkt_status rc = hkt__p2p_start(share->comm, share->p2p_calls, n);
 
-    return rc < 0 && rc != HKT_ERR_INVALID ? fail_call(share->comm, NULL, rc) : rc;
+    return rc < 0 && rc != HKT_ERR_INVALID && rc != HKT_ERR_UNSUPPORTED ? fail_call(share->comm, NULL, rc) : rc;
 }
 
 /** Advance one communicator. As hkt__run_poll; failures end the share. */
@@ -353,22 +353,12 @@ enum hkt_status hkt__batch_run(struct hkt__call *calls, size_t count)
     return rc;
 }
 
-/** Messages on a stream of CUDA's wait for it here: what it was given may not depend on what follows. */
-static enum hkt_status check_far(struct hkt__call *call)
-{
-    enum hkt_status rc = hkt__call_check(call);
-
-    if (rc == HKT_OK && call->far != NULL && call->coll == HKT_SEND_RECV)
-        rc = hkt__far_stream_wait(call->far);
-    return rc;
-}
-
 enum hkt_status hkt__call_submit(struct hkt__call *call, struct hkt_stream *stream)
 {
     call->far = hkt__stream_far(stream);
     if (call->far != NULL)
         stream = NULL;
-    const enum hkt_status rc = check_far(call);
+    const enum hkt_status rc = hkt__call_check(call);
 
     if (hkt__group_is_open())
         return rc < 0 ? hkt__group_spoil(rc) : hkt__group_add(call, stream);

@@ -111,6 +111,10 @@ HKT_NODISCARD enum hkt_status hkt__p2p_start(struct hkt_comm *comm, struct hkt__
 HKT_NODISCARD enum hkt_status hkt__p2p_poll(struct hkt_comm *comm);
 /** A failure ended the messages in flight: close their records. */
 void hkt__p2p_finish(struct hkt_comm *comm, enum hkt_status status);
+/** Does `move` for the k-th send and the k-th receive of a rank to itself; INVALID: they do not match. */
+HKT_NODISCARD enum hkt_status hkt__p2p_self(const struct hkt_comm *comm, const struct hkt__call *calls, size_t count,
+                                            enum hkt_status (*move)(const struct hkt_comm *comm, const struct hkt__call *recv,
+                                                                    const struct hkt__call *send));
 void hkt__p2p_describe(const struct hkt_comm *comm, char *out_text, size_t bytes);
 /** A rank whose message is outstanding, -1 if none. */
 int hkt__p2p_blocked_on(const struct hkt_comm *comm);

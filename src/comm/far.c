@@ -14,11 +14,10 @@
 #define ABORT_NS 10000000000 /* a launch that was told to end, and has not by then, never will */
 #define BLOCKS 32 /* of a launch: some 32 multiprocessors saturate NVLink, the rest is the user's (NCCL takes as many at most) */
 
-/** What no plan of a device does, on any rank: operations of users run on the host, and scalars are multiplied there; a barrier
- *  moves nothing. */
+/** What no plan of a device does, on any rank: operations of users run on the host, and scalars are multiplied there. */
 static bool is_for_host(const struct hkt__call *call)
 {
-    return call->coll == HKT_BARRIER || (call->op != HKT_OP_COUNT && (int)call->op >= HKT_OP_USER);
+    return call->op != HKT_OP_COUNT && (int)call->op >= HKT_OP_USER;
 }
 
 static enum hkt_status create(struct hkt_comm *comm, int device)
@@ -36,6 +35,17 @@ static enum hkt_status create(struct hkt_comm *comm, int device)
     comm->far = far;
     hkt__far_enter(far);
     return HKT_OK;
+}
+
+enum hkt_status hkt__far_enter_device(const struct hkt__call *call)
+{
+    struct hkt_comm *comm = call->comm;
+    const enum hkt_status rc = comm->far == NULL ? create(comm, call->far->device) : HKT_OK;
+
+    if (rc < 0 || comm->far->peers.device == call->far->device)
+        return rc;
+    return hkt__fail(HKT_ERR_INVALID, "%s: %s is on device %d since its first call there, the stream is of device %d",
+                     hkt_coll_name(call->coll), comm->name, comm->far->peers.device, call->far->device);
 }
 
 /** UNSUPPORTED: the call would have to wait, or the communicator to be set up, while the stream is being captured. */
@@ -60,18 +70,13 @@ enum hkt_status hkt__far_start(struct hkt__collective *work)
 {
     struct hkt__call *call = work->call;
     struct hkt_comm *comm = call->comm;
-    enum hkt_status rc = HKT_OK;
+    enum hkt_status rc = hkt__far_enter_device(call);
 
     work->state = HKT__COLLECTIVE_FAR;
-    if (comm->far == NULL)
-        rc = create(comm, call->far->device);
     if (rc < 0)
         return rc;
     struct hkt__far *far = comm->far;
 
-    if (far->peers.device != call->far->device)
-        return hkt__fail(HKT_ERR_INVALID, "%s: %s is on device %d since its first call there, the stream is of device %d",
-                         hkt_coll_name(call->coll), comm->name, far->peers.device, call->far->device);
     if (is_for_host(call) || far->path == HKT__FAR_STAGED)
         far->step = HKT__FAR_STAGE;
     else
@@ -197,7 +202,7 @@ static int finish_result(const struct hkt__call *call, const struct hkt__kernel_
     return cuda->reduce(&args, call->op, call->dtype, on);
 }
 
-static int blocks_max(const struct hkt__far *far)
+int hkt__far_blocks_max(const struct hkt__far *far)
 {
     const int asked = (int)far->comm->job->settings->cuda_blocks, most = far->multiprocessors / far->peers.ranks_here;
     const int blocks = asked > 0 ? asked : BLOCKS;
@@ -205,17 +210,15 @@ static int blocks_max(const struct hkt__far *far)
     return blocks < most ? blocks : most > 0 ? most : 1;
 }
 
-/** Launches of a communicator follow each other, whatever their streams. What is captured is for the user to order. */
-static int order(struct hkt__far *far, const struct hkt__far_stream *on, int is_capturing)
+int hkt__far_order(struct hkt__far *far, const struct hkt__far_stream *on, int is_capturing)
 {
     if (is_capturing || !far->has_launched || far->last_stream == on->stream)
         return 0;
     return on->cuda->stream_wait(on->stream, far->event);
 }
 
-/** Marks the end of a launch in its stream: what tells when it is done. A failure is tried again once, since what was launched
- *  must be waited for. */
-static int mark(struct hkt__far *far, const struct hkt__far_stream *on)
+/* A failure is tried again once, since what was launched must be waited for. */
+int hkt__far_mark(struct hkt__far *far, const struct hkt__far_stream *on)
 {
     int error = on->cuda->event_record(far->event, on->stream);
 
@@ -223,7 +226,9 @@ static int mark(struct hkt__far *far, const struct hkt__far_stream *on)
         far->is_lost = on->cuda->event_record(far->event, on->stream) != 0;
     far->has_launched = true;
     far->last_stream = on->stream;
-    atomic_store_explicit(&far->seen_on, (uintptr_t)on->stream + 1, memory_order_release); /* V1 */
+    atomic_store_explicit(&far->seen_on[0], (uintptr_t)on->stream + 1, memory_order_release); /* V1 */
+    for (int i = 1; i < HKT__FAR_STREAMS; i++)
+        atomic_store_explicit(&far->seen_on[i], 0, memory_order_release);
     return error;
 }
 
@@ -236,13 +241,13 @@ static enum hkt_status enqueue(struct hkt__far *far, struct hkt__collective *wor
         .op = call->op == HKT_OP_COUNT ? HKT_SUM : call->op, .count = grid->count,
         .counts = {grid->counts[0], grid->counts[1]}, .displs = {grid->displs[0], grid->displs[1]},
         .block_elems_max = hkt__block_elems_max(call), .channels_max = far->peers.shape.lanes,
-        .blocks_max = blocks_max(far)};
+        .blocks_max = hkt__far_blocks_max(far)};
     const struct hkt__kernel_on on = {.stream = call->far->stream, .blocks_max = launch.blocks_max};
     const struct hkt__cuda_module *cuda = call->far->cuda;
     int is_capturing = 0, error = cuda->stream_is_capturing(on.stream, call->far->device, &is_capturing);
 
     if (error == 0)
-        error = order(far, call->far, is_capturing);
+        error = hkt__far_order(far, call->far, is_capturing);
     if (error != 0)
         return hkt__cuda_failed(cuda, error, "order streams");
     const enum hkt_status rc = hkt__device_plan_enqueue(far->rows[far->current].plan, &launch);
@@ -250,7 +255,7 @@ static enum hkt_status enqueue(struct hkt__far *far, struct hkt__collective *wor
     if (rc < 0)
         return rc;
     error = finish_result(call, &on);
-    const int marked = is_capturing ? 0 : mark(far, call->far);
+    const int marked = is_capturing ? 0 : hkt__far_mark(far, call->far);
 
     if (error == 0)
         error = marked;

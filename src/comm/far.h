@@ -11,6 +11,7 @@
 
 #include "comm/call.h"
 #include "device/cuda_group.h"
+#include "device/cuda_messages.h"
 #include "exec/device.h"
 
 /** A stream of CUDA's: what is behind struct hkt_stream. */
@@ -26,6 +27,7 @@ struct hkt__far_note {
     int32_t status;
     char text[192];
     uint64_t mapped;               /* set of ranks whose arenas this one mapped */
+    int32_t channels;              /* parts of a message that this one can have under way */
     struct hkt__stamp stamp;       /* what it is about to run: hkt__call_stamp */
     struct hkt__cuda_offer offer;
 };
@@ -44,6 +46,8 @@ struct hkt__far_row {
     struct hkt__cuda_plan *plan;
 };
 
+#define HKT__FAR_STREAMS 8 /* of CUDA's, that sends and receives of a communicator in a group may use */
+
 struct hkt__far {
     struct hkt_comm *comm;
     struct hkt__far *next;         /* of those that streams know: far_stream.c */
@@ -55,11 +59,17 @@ struct hkt__far {
     uint64_t mapped_by;
     struct hkt__far_row *rows;
     int nrows, current;            /* the row of the call in flight */
+    struct hkt__cuda_messages *messages; /* sends and receives; their list, while they are made: grown as needed */
+    struct hkt__cuda_message *list;
+    size_t list_room;
+    int32_t channels;              /* of messages: the least of what ranks can have under way */
     void *event, *last_stream;     /* recorded after each launch, on it */
+    void *fork;                    /* an event that joins streams of one launch */
+    const struct hkt__far_stream *on; /* of the messages that are being enqueued */
     bool has_launched;
     bool is_lost;                  /* a launch may run that nobody can wait for: what it touches stays */
-    _Atomic uintptr_t seen_on;     /* 1 + last_stream; 0: nothing was launched. Release V1 after a launch, acquire V2 by those
-                                      who wait for the stream */
+    _Atomic uintptr_t seen_on[HKT__FAR_STREAMS]; /* 1 + each stream of the last launch; 0: none. Release V1 after a launch,
+                                      acquire V2 by those who wait for the stream */
     int multiprocessors;
 
     struct hkt__far_note own, *all; /* of the exchange in flight */
@@ -87,6 +97,17 @@ HKT_NODISCARD enum hkt_status hkt__far_start(struct hkt__collective *work);
 HKT_NODISCARD enum hkt_status hkt__far_poll(struct hkt__collective *work);
 /** An exchange that is in flight when a call ends has ended with it. */
 void hkt__far_give_up(struct hkt__far *far, enum hkt_status status);
+/** Sends and receives on streams of CUDA: enqueues them all. IN_PROGRESS: they are to go through the host, after their streams.
+ *  UNSUPPORTED, INVALID: nothing was enqueued. Copies to the own rank are the caller's: hkt__p2p_self. */
+HKT_NODISCARD enum hkt_status hkt__far_messages(struct hkt_comm *comm, const struct hkt__call *calls, size_t count);
+/** At most so many blocks for a launch. */
+int hkt__far_blocks_max(const struct hkt__far *far);
+/** Launches of a communicator follow each other, whatever their streams. What is captured is for the user to order. */
+int hkt__far_order(struct hkt__far *far, const struct hkt__far_stream *on, int is_capturing);
+/** Marks the end of a launch in its stream. */
+int hkt__far_mark(struct hkt__far *far, const struct hkt__far_stream *on);
+/** The communicator's place for calls on streams of CUDA, on this device: made at the first. INVALID: it is on another. */
+HKT_NODISCARD enum hkt_status hkt__far_enter_device(const struct hkt__call *call);
 /** What a call waits for: the exchange it is at, or itself. */
 const struct hkt__collective *hkt__far_waiting(const struct hkt__collective *work);
 

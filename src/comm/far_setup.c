@@ -91,6 +91,8 @@ static enum hkt_status open_own(struct hkt__far *far)
         return rc;
     error = cuda->event_create(&far->event, peers->device);
     if (error == 0)
+        error = cuda->event_create(&far->fork, peers->device);
+    if (error == 0)
         error = cuda->device_multiprocessors(peers->device, &far->multiprocessors);
     return error == 0 ? HKT_OK : hkt__cuda_failed(cuda, error, "prepare calls on a device");
 }
@@ -124,13 +126,17 @@ static void close_own(struct hkt__far *far)
 {
     const struct hkt__cuda_module *cuda = far->comm->cuda;
 
+    hkt__cuda_messages_free(far->messages);
     hkt__cuda_group_close(&far->group, far->mapped_by & living(far->comm));
     if (far->peers.watch != NULL)
         hkt__cuda_watch_free(cuda, far->peers.watch);
     if (far->event != NULL && cuda->event_destroy(far->event) != 0)
         (void)cuda->event_destroy(far->event); /* once more: nobody is there to be told */
+    if (far->fork != NULL && cuda->event_destroy(far->fork) != 0)
+        (void)cuda->event_destroy(far->fork);
     far->peers.watch = NULL;
-    far->event = NULL;
+    far->event = far->fork = NULL;
+    far->messages = NULL;
 }
 
 /** The vote is over: all ranks come to the same. */
@@ -149,6 +155,9 @@ static void settle(struct hkt__far *far, const struct hkt__far_note *failure, in
                  "communicator", far->group.ranks_here, comm->nranks,
                  far->group.is_one_process ? "all in this process" : "by CUDA IPC", (far->group.arena_bytes + mib - 1) / mib);
         far->path = HKT__FAR_PLANS;
+        far->channels = far->own.channels;
+        for (int r = 0; r < comm->nranks; r++)
+            far->channels = far->all[r].channels < far->channels ? far->all[r].channels : far->channels;
     }
     hkt__log(HKT__SUB_COMM, HKT__LOG_INFO, "%s: calls on CUDA streams run %s", comm->name, far->text);
 }
@@ -175,8 +184,12 @@ static void note_mappings(struct hkt__far *far)
 
 static enum hkt_status to_check(struct hkt__far *far)
 {
-    const enum hkt_status rc = hkt__cuda_group_check(&far->group);
+    enum hkt_status rc = hkt__cuda_group_check(&far->group);
 
+    if (rc == HKT_OK)
+        rc = hkt__cuda_messages_make(far->comm->cuda, &far->peers, &far->messages);
+    if (rc == HKT_OK)
+        far->own.channels = hkt__cuda_messages_channels(far->messages, hkt__far_blocks_max(far));
     far->step = HKT__FAR_SETTLE;
     return hkt__far_exchange(far, rc);
 }
@@ -252,6 +265,7 @@ void hkt__far_fini(struct hkt_comm *comm)
         close_own(far);
     hkt__free(far->rows);
     hkt__free(far->all);
+    hkt__free(far->list);
     hkt__free(far);
     comm->far = NULL;
 }

@@ -32,6 +32,15 @@ void hkt__far_leave(struct hkt__far *far)
     pthread_mutex_unlock(&lock);
 }
 
+/** Was the last launch given to the stream? */
+static bool was_seen_on(struct hkt__far *far, const struct hkt__far_stream *stream)
+{
+    for (int i = 0; i < HKT__FAR_STREAMS; i++)
+        if (atomic_load_explicit(&far->seen_on[i], memory_order_acquire) == (uintptr_t)stream->stream + 1) /* V2 */
+            return true;
+    return false;
+}
+
 /** Communicators that use the stream and wait for longer than they may fail; those that have failed are reported. */
 static enum hkt_status look_at_users(const struct hkt__far_stream *stream, int64_t waited_ns, int error)
 {
@@ -41,7 +50,7 @@ static enum hkt_status look_at_users(const struct hkt__far_stream *stream, int64
     for (struct hkt__far *far = users; far != NULL; far = far->next) {
         char waits[160] = "";
 
-        if (atomic_load_explicit(&far->seen_on, memory_order_acquire) != (uintptr_t)stream->stream + 1) /* V2 */
+        if (!was_seen_on(far, stream))
             continue;
         if (error != 0 && hkt__comm_failed(far->comm) == HKT_OK)
             (void)hkt__comm_fail_here(far->comm, hkt__cuda_failed(stream->cuda, error, "end a collective"), "on a CUDA stream");

@@ -1,9 +1,13 @@
 /* Point-to-point: each send and receive is a run of its own with a plan of one step, on the lane kept for it. All of a
  * group are in flight together, except that those of one direction to one peer follow each other: they share a channel,
- * and their order is what matches them. Each pair counts its messages by itself, since not all ranks take part. */
+ * and their order is what matches them. Each pair counts its messages by itself, since not all ranks take part.
+ *
+ * Those on streams of CUDA run on the devices where they can (far_messages.c); else here, once their streams are idle. */
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
+#include "comm/far.h"
 #include "comm/stage.h"
 #include "core/mem.h"
 #include "exec/call.h"
@@ -22,6 +26,8 @@ struct direction {
 struct hkt__p2p {
     struct direction *dirs;      /* [peer * 2 + is_send] */
     struct hkt__call *calls;     /* of the group in flight, borrowed */
+    size_t count, nwaited;       /* of those, how many have streams of CUDA that are known to be idle */
+    bool has_begun;              /* messages are in flight, or done */
     int32_t *next;               /* [call]: the one after it in its direction */
     size_t capacity;
     int32_t *busy;               /* directions with work */
@@ -106,8 +112,9 @@ static enum hkt_status move_to_self(const struct hkt_comm *comm, const struct hk
     return HKT_OK;
 }
 
-/** Messages of a rank to itself: the k-th send meets the k-th receive of the group. */
-static enum hkt_status copy_to_self(const struct hkt_comm *comm, struct hkt__call *calls, size_t count)
+enum hkt_status hkt__p2p_self(const struct hkt_comm *comm, const struct hkt__call *calls, size_t count,
+                              enum hkt_status (*move)(const struct hkt_comm *comm, const struct hkt__call *recv,
+                                                      const struct hkt__call *send))
 {
     size_t r = 0, sends = 0, recvs = 0;
 
@@ -126,7 +133,7 @@ static enum hkt_status copy_to_self(const struct hkt_comm *comm, struct hkt__cal
         if (calls[s].count != calls[r].count || calls[s].dtype != calls[r].dtype)
             return hkt__fail(HKT_ERR_INVALID, "send to self of %zu %s meets a receive of %zu %s", calls[s].count,
                              hkt_dtype_name(calls[s].dtype), calls[r].count, hkt_dtype_name(calls[r].dtype));
-        const enum hkt_status rc = move_to_self(comm, &calls[r], &calls[s]);
+        const enum hkt_status rc = move(comm, &calls[r], &calls[s]);
 
         if (rc < 0)
             return rc;
@@ -135,18 +142,15 @@ static enum hkt_status copy_to_self(const struct hkt_comm *comm, struct hkt__cal
     return HKT_OK;
 }
 
-enum hkt_status hkt__p2p_start(struct hkt_comm *comm, struct hkt__call *calls, size_t count)
+/** Puts the group's messages in the queues of their directions. */
+static enum hkt_status queue_messages(struct hkt_comm *comm)
 {
-    enum hkt_status rc = p2p_reserve(comm, count);
-
-    if (rc < 0)
-        return rc;
     struct hkt__p2p *p2p = comm->p2p;
+    const struct hkt__call *calls = p2p->calls;
+    enum hkt_status rc = hkt__p2p_self(comm, calls, p2p->count, move_to_self);
 
-    p2p->calls = calls;
-    p2p->nbusy = 0;
-    rc = copy_to_self(comm, calls, count);
-    for (size_t i = 0; i < count && rc == HKT_OK; i++) {
+    p2p->has_begun = true;
+    for (size_t i = 0; i < p2p->count && rc == HKT_OK; i++) {
         const int32_t at = calls[i].root * 2 + calls[i].is_send;
         struct direction *dir = &p2p->dirs[at];
         bool is_new = true;
@@ -175,6 +179,61 @@ static struct hkt__stamp message_stamp(const struct hkt__call *call, uint32_t se
     return (struct hkt__stamp){.op_seq = seq,
                                .call = hkt__call_pack(HKT_SEND_RECV, call->dtype, HKT__CALL_NO_OP, 0, 0),
                                .root = -1, .count = call->count};
+}
+
+static enum hkt_status move_nothing(const struct hkt_comm *comm, const struct hkt__call *recv, const struct hkt__call *send)
+{
+    (void)comm;
+    (void)recv;
+    (void)send;
+    return HKT_OK;
+}
+
+/** Messages that the device has: they count and are recorded as those of the host. */
+static void record_far(struct hkt_comm *comm)
+{
+    for (size_t i = 0; i < comm->p2p->count; i++) {
+        const struct hkt__call *call = &comm->p2p->calls[i];
+
+        if (call->root == comm->rank)
+            continue;
+        const struct hkt__stamp stamp = message_stamp(call, ++comm->p2p->dirs[call->root * 2 + call->is_send].seq);
+
+        hkt__recorder_end(&comm->watch.recorder,
+                          hkt__recorder_begin(&comm->watch.recorder, &stamp, call->is_send ? "send" : "recv", call->root),
+                          HKT_OK, true);
+    }
+}
+
+static enum hkt_status start_far(struct hkt_comm *comm)
+{
+    struct hkt__p2p *p2p = comm->p2p;
+    enum hkt_status rc = hkt__p2p_self(comm, p2p->calls, p2p->count, move_nothing); /* before anything is enqueued */
+
+    if (rc == HKT_OK)
+        rc = hkt__far_messages(comm, p2p->calls, p2p->count);
+    if (rc == HKT_IN_PROGRESS) /* its streams are waited for in hkt__p2p_poll */
+        return HKT_OK;
+    p2p->has_begun = true;
+    if (rc == HKT_OK)
+        record_far(comm);
+    return rc;
+}
+
+enum hkt_status hkt__p2p_start(struct hkt_comm *comm, struct hkt__call *calls, size_t count)
+{
+    const enum hkt_status rc = p2p_reserve(comm, count);
+
+    if (rc < 0)
+        return rc;
+    struct hkt__p2p *p2p = comm->p2p;
+
+    p2p->calls = calls;
+    p2p->count = count;
+    p2p->nwaited = 0;
+    p2p->nbusy = 0;
+    p2p->has_begun = false;
+    return calls[0].far != NULL ? start_far(comm) : queue_messages(comm);
 }
 
 /** The message at the head is next: known to the recorder before its channel is open. */
@@ -241,11 +300,32 @@ static enum hkt_status poll_direction(struct hkt_comm *comm, struct direction *d
     return HKT_OK;
 }
 
+/** What the streams were given may take long: that is no wait for a peer. */
+static enum hkt_status wait_for_streams(struct hkt_comm *comm)
+{
+    struct hkt__p2p *p2p = comm->p2p;
+
+    for (; p2p->nwaited < p2p->count; p2p->nwaited++) {
+        const enum hkt_status rc = hkt__far_stream_query(p2p->calls[p2p->nwaited].far);
+
+        if (rc == HKT_IN_PROGRESS)
+            nanosleep(&(struct timespec){.tv_nsec = 20000}, NULL);
+        if (rc != HKT_OK)
+            return rc;
+    }
+    return queue_messages(comm);
+}
+
 enum hkt_status hkt__p2p_poll(struct hkt_comm *comm)
 {
     struct hkt__p2p *p2p = comm->p2p;
     enum hkt_status result = HKT_AGAIN;
 
+    if (!p2p->has_begun) {
+        const enum hkt_status rc = wait_for_streams(comm);
+
+        return rc == HKT_OK ? HKT_IN_PROGRESS : rc;
+    }
     for (int b = 0; b < p2p->nbusy;) {
         const enum hkt_status rc = poll_direction(comm, &p2p->dirs[p2p->busy[b]]);
 

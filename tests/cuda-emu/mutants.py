@@ -48,6 +48,14 @@ PLAN_MUTANTS = [
     ('plan.cuh', 'load_word_block(&feeder.done) >= c.done + c.bytes', 'true', 'plan', ALL),
     ('plan.cuh', 'load_word_sys(&a.watch->abort) == 0)', 'true)', 'plan', ALL),
     ('plan.cuh', 'return base + (at < rest);', 'return base;', 'plan', ALL),
+    ('plan.cuh', '    if (i >= a.firsts[queue + 1])\n        return 0;\n', '', 'plan', ALL),
+    ('plan.cuh', 'const unsigned i = a.firsts[queue] + round,', 'const unsigned i = a.firsts[queue],', 'plan', ALL),
+    ('plan.cuh', 'first = replica * each;', 'first = 0;', 'plan', ALL),
+    ('plan_move.cu', 'i += blockDim.x', 'i += a.count', 'plan', ALL),
+    ('plan.cuh', 'return c.frames[protocol] - c.known[protocol] < HKT__PLAN_SLOTS;',
+     'return e.kind == HKT__PLAN_SIGNAL || c.frames[protocol] - c.known[protocol] < HKT__PLAN_SLOTS;', 'plan', ALL),
+    ('plan.cuh', 'return c.known[PLAN_SIMPLE] > c.frames[PLAN_SIMPLE];',
+     'return e.kind == HKT__PLAN_WAIT || c.known[PLAN_SIMPLE] > c.frames[PLAN_SIMPLE];', 'plan', ALL),
 ]
 # The two ends of each pair of labels; on x86 the processor keeps the order by itself, so only the sanitizer can tell.
 ORDER_MUTANTS = [

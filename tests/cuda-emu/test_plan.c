@@ -8,6 +8,7 @@
  * that it runs on a GPU too. Usage: test_cuda_plan [large] */
 #include "device_test.h"
 
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -340,6 +341,56 @@ static void launches_follow_each_other(void **state)
     plan_group_close(&g);
 }
 
+/** Who has come to the barriers so far, and who was let through too early. */
+struct meeting {
+    _Atomic int come, early;
+    int want[8];
+};
+static struct meeting meeting;
+
+static void come(void *microseconds)
+{
+    plan_dawdle(microseconds);
+    atomic_fetch_add(&meeting.come, 1);
+}
+
+static void look_around(void *want)
+{
+    if (atomic_load(&meeting.come) < *(int *)want)
+        atomic_fetch_add(&meeting.early, 1);
+}
+
+static void a_barrier_holds_back_until_all_have_come(void **state)
+{
+    struct plan_group g;
+    struct team team;
+
+    (void)state;
+    plan_group_open(&g, 5, is_large);
+    for (int i = 0; i < hkt__algo_count; i++) {
+        if (hkt__algos[i].info.coll != HKT_BARRIER || !team_make(&team, &g, &hkt__algos[i], false))
+            continue;
+        meeting = (struct meeting){.come = 0};
+        for (int k = 0; k < 8; k++) {
+            meeting.want[k] = (k + 1) * g.nranks;
+            for (int r = 0; r < g.nranks; r++) {
+                const struct hkt__cuda_call call = {.stream = g.streams[r], .dtype = HKT_UINT8, .channels_max = 1, .blocks_max = 1};
+
+                must(cudaSetDevice(g.peers[r].device));
+                must(cudaLaunchHostFunc(g.streams[r], come, (void *)(uintptr_t)(random_bits() % 4 * 100)));
+                if (hkt__device_plan_enqueue(team.device[r], &call) != HKT_OK)
+                    fail_msg("%s", hkt_last_error());
+                must(cudaLaunchHostFunc(g.streams[r], look_around, &meeting.want[k]));
+            }
+        }
+        plan_group_settle(&g, hkt__algos[i].info.name);
+        if (meeting.early != 0)
+            fail_msg("%s let ranks through %d times before all had come", hkt__algos[i].info.name, meeting.early);
+        team_free(&team);
+    }
+    plan_group_close(&g);
+}
+
 /** Rank 1 never comes: the others must leave when told to, and say what they were waiting for. */
 static void an_abort_ends_launches_that_wait(void **state)
 {
@@ -422,6 +473,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(what_cannot_run_is_refused),
         cmocka_unit_test(an_abort_ends_launches_that_wait),
         cmocka_unit_test(launches_follow_each_other),
+        cmocka_unit_test(a_barrier_holds_back_until_all_have_come),
         cmocka_unit_test(messages_arrive_in_order),
         cmocka_unit_test(many_messages_go_with_one_launch),
         cmocka_unit_test(all_messages_of_a_launch_are_under_way),
