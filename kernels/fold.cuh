@@ -93,17 +93,25 @@ template <class Op, class Sources> struct folder {
     void *dst;
     const Sources &srcs;
 
+    HKT__DEVICE typename Op::value enter(int j, lane x) const
+    {
+        if constexpr (Op::by_source)
+            return op.enter_of(j, x);
+        else
+            return op.enter(x);
+    }
+
     /** The elements before `head` and from `tail` on, byte by byte. */
     HKT__DEVICE void edges(size_t head, size_t tail, size_t count, workers w) const
     {
 #pragma unroll 1
         for (size_t e = w.self; e < head + (count - tail); e += w.count) {
             const size_t at = (e < head ? e : e - head + tail) * sizeof(code);
-            typename Op::value acc = op.enter(load_bytes<code>(bytes_at(srcs.at(0), at)));
+            typename Op::value acc = enter(0, load_bytes<code>(bytes_at(srcs.at(0), at)));
 
 #pragma unroll 1
             for (int j = 1; j < srcs.count(); ++j)
-                acc = op.combine(acc, op.enter(load_bytes<code>(bytes_at(srcs.at(j), at))));
+                acc = op.combine(acc, enter(j, load_bytes<code>(bytes_at(srcs.at(j), at))));
             store_bytes(bytes_at(dst, at), code(op.leave(acc)));
         }
     }
@@ -128,14 +136,14 @@ template <class Op, class Sources> struct folder {
         load<many, is_aligned>(in, 0, offset, step);
 #pragma unroll
         for (int k = 0; k < many * lanes; ++k)
-            acc[k / lanes][k % lanes] = op.enter(in[k / lanes].codes[k % lanes]);
+            acc[k / lanes][k % lanes] = enter(0, in[k / lanes].codes[k % lanes]);
 #pragma unroll 1
         for (int j = 1; j < srcs.count(); ++j) {
             load<many, is_aligned>(in, j, offset, step);
 #pragma unroll
             for (int k = 0; k < many * lanes; ++k)
                 acc[k / lanes][k % lanes] =
-                    op.combine(acc[k / lanes][k % lanes], op.enter(in[k / lanes].codes[k % lanes]));
+                    op.combine(acc[k / lanes][k % lanes], enter(j, in[k / lanes].codes[k % lanes]));
         }
 #pragma unroll
         for (int u = 0; u < many; ++u) {

@@ -175,6 +175,8 @@ static int plan_load(void)
         rc = load_one(plan_kernel((enum hkt_dtype)dtype));
         if (rc == cudaSuccess)
             rc = load_one(hkt__kernel_divide((enum hkt_dtype)dtype)); /* follows plans that average */
+        if (rc == cudaSuccess)
+            rc = load_one(hkt__kernel_multiply((enum hkt_dtype)dtype)); /* goes before pre-multiplied sums in place */
     }
     return rc;
 }

@@ -2,6 +2,8 @@
  * one element's code enters as a value, how two values combine, and how a value leaves as a code; fold.cuh does the
  * rest. They keep no state, except the factors of scaling.
  *
+ * `by_source`: elements enter by enter_of, which is told of which source they are.
+ *
  * `lane` is what a vector is taken apart into: codes, but for operations that work on several at a time. `many` vectors a
  * thread keeps in flight, so that the 2048 threads of a multiprocessor cover the memory's latency: four, or two where 16
  * accumulators a vector do not leave registers for more. */
@@ -21,7 +23,7 @@ template <> struct wide<uint64_t> {
 };
 
 template <class Code> struct on_ints {
-    static constexpr bool is_float = false;
+    static constexpr bool is_float = false, by_source = false;
     static constexpr int many = sizeof(Code) == 1 ? 2 : 4;
     using code = Code;
     using lane = Code;
@@ -60,7 +62,7 @@ template <class Code, template <class> class Unsigned> struct signed_order : Uns
 
 /** Four bytes at a time; a byte alone is the lowest of four. */
 struct on_words {
-    static constexpr bool is_float = false;
+    static constexpr bool is_float = false, by_source = false;
     static constexpr int many = 4;
     using code = uint8_t;
     using lane = uint32_t;
@@ -97,7 +99,7 @@ template <class Code, class Bits> struct truth : on_ints<Code> {
 };
 
 template <class Float> struct on_floats {
-    static constexpr bool is_float = true;
+    static constexpr bool is_float = true, by_source = false;
     using code = typename Float::code;
     using lane = code;
     using value = typename Float::real;
@@ -119,7 +121,7 @@ template <class Float> struct prod_floats : on_floats<Float> {
 /** Order of floats, on codes: the sign flipped (positive) or all bits flipped (negative), they order as unsigned numbers,
  *  -0 below +0. NaN enters as what wins: above all for a maximum, below all for a minimum. */
 template <class Float, bool is_max> struct order_floats {
-    static constexpr bool is_float = true;
+    static constexpr bool is_float = true, by_source = false;
     using code = typename Float::code;
     using lane = code;
     using value = typename wide<code>::type;

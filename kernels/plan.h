@@ -134,6 +134,9 @@ struct hkt__plan_args {
     uint64_t ll_most;                /* messages of at most so many bytes go by LL; signals never do */
     uint32_t slot_bytes, ll_bytes, elem_bytes;
     int32_t op;                      /* set by the launch */
+    int32_t is_scaled;               /* a pre-multiplied sum: IN is multiplied as it is read, */
+    double factor;                   /* floats by this, */
+    uint64_t integer;                /* integers by that */
     int32_t rank, nranks, lanes, nlanes, cuts, nqueues, nslices, channels;
     int32_t replicas_here;           /* of each block: block b serves those from b * replicas_here on */
     int16_t direct, user_direct, has_counts[2], has_displs[2];

@@ -25,8 +25,50 @@ template <class Op> struct plan_op : Op {
     static constexpr int many = Op::many < most ? Op::many : most;
 };
 
+/** The two halves of a pre-multiplied sum. */
+template <hkt_dtype dtype> struct plan_scaling {
+    static constexpr bool is_here = false;
+};
+template <class Sum, class Multiply> struct plan_scaling_of {
+    static constexpr bool is_here = true;
+    using sum = Sum;
+    using multiply = Multiply;
+};
+#define ROW(dtype, name)                                                                                               \
+    template <> struct plan_scaling<dtype> : plan_scaling_of<sum_floats<name>, multiply_floats<name>> {};
+HKT__SCALE_TABLE(ROW)
+#undef ROW
+template <> struct plan_scaling<HKT_UINT8> : plan_scaling_of<sum_ints<uint8_t>, multiply_ints<uint8_t>> {};
+template <> struct plan_scaling<HKT_UINT16> : plan_scaling_of<sum_ints<uint16_t>, multiply_ints<uint16_t>> {};
+template <> struct plan_scaling<HKT_UINT32> : plan_scaling_of<sum_ints<uint32_t>, multiply_ints<uint32_t>> {};
+template <> struct plan_scaling<HKT_UINT64> : plan_scaling_of<sum_ints<uint64_t>, multiply_ints<uint64_t>> {};
+
+/** A sum whose sources in the set `scaled` are multiplied as they enter, and rounded as hkt__premultiply rounds them. */
+template <class Scaling> struct scaled_sum : plan_op<typename Scaling::sum> {
+    static constexpr bool by_source = true;
+    using base = typename Scaling::sum;
+    typename Scaling::multiply multiply;
+    uint64_t scaled;
+
+    HKT__DEVICE scaled_sum(const hkt__scale_args &factor, uint64_t set) : multiply(factor), scaled(set) {}
+    HKT__DEVICE typename base::value enter_of(int j, typename base::code x) const
+    {
+        return base::enter(scaled >> j & 1 ? multiply.leave(multiply.enter(x)) : x);
+    }
+};
+
 template <hkt_dtype own> struct plan_type {
     static constexpr bool reduces = true;
+
+    template <class Sources>
+    HKT__DEVICE static void fold_scaled(const hkt__plan_args &a, uint64_t scaled, char *to, const Sources &srcs, uint64_t bytes)
+    {
+        using scaling = plan_scaling<own>;
+
+        if constexpr (scaling::is_here)
+            fold(scaled_sum<scaling>({nullptr, nullptr, 0, a.factor, a.integer}, scaled), to, srcs,
+                 bytes / sizeof(typename scaling::sum::code), whole_block());
+    }
 
     template <class Sources> HKT__DEVICE static void fold_all(int chosen, char *to, const Sources &srcs, uint64_t bytes)
     {

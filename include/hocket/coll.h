@@ -72,7 +72,7 @@ HKT_API HKT_NODISCARD enum hkt_status hkt_all_gather_v(const void *sendbuf, size
                                                        struct hkt_stream *stream);
 
 /** Reduce-scatter with recvcounts[nranks] elements for each rank, packed in sendbuf. All ranks pass equal counts.
- *  In place: recvbuf == sendbuf + this rank's displacement. */
+ *  In place: recvbuf == sendbuf + this rank's displacement (the other blocks of sendbuf may then be overwritten). */
 HKT_API HKT_NODISCARD enum hkt_status hkt_reduce_scatter_v(const void *sendbuf, void *recvbuf, const size_t *recvcounts,
                                                            enum hkt_dtype dtype, enum hkt_op op, struct hkt_comm *comm,
                                                            struct hkt_stream *stream);

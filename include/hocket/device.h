@@ -28,7 +28,7 @@ HKT_API HKT_NODISCARD enum hkt_status hkt_device_free(void *memory);
  *  Errors   INVALID, UNSUPPORTED, SYSTEM with CUDA's text */
 HKT_API HKT_NODISCARD enum hkt_status hkt_device_copy(void *dst, const void *src, size_t bytes, int device);
 
-/** A stream of CUDA's for collectives. All ranks of a call pass one, with buffers that are memory of its device. Where the
+/** A stream of CUDA's for collectives, sends and receives. All ranks of a call pass one, with buffers that are memory of its device. Where the
  *  devices of the group reach each other the call is enqueued and returns; else it waits for the stream, and is done when it
  *  returns: docs/gpu.md. One thread that drives several ranks makes their calls in a group, each on a stream of its own.
  *  hkt_stream_synchronize and _query work on it, hocket's events do not: use CUDA's.

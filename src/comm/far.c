@@ -14,10 +14,18 @@
 #define ABORT_NS 10000000000 /* a launch that was told to end, and has not by then, never will */
 #define BLOCKS 32 /* of a launch: some 32 multiprocessors saturate NVLink, the rest is the user's (NCCL takes as many at most) */
 
-/** What no plan of a device does, on any rank: operations of users run on the host, and scalars are multiplied there. */
+/** The operation that a user made; NULL: it is a built-in one. */
+static const struct hkt__user_op *user_op(const struct hkt__call *call)
+{
+    return (int)call->op >= HKT_OP_USER ? &call->comm->user_ops[(int)call->op - HKT_OP_USER] : NULL;
+}
+
+/** What no plan of a device does, on any rank: functions of users run on the host. */
 static bool is_for_host(const struct hkt__call *call)
 {
-    return call->op != HKT_OP_COUNT && (int)call->op >= HKT_OP_USER;
+    const struct hkt__user_op *op = user_op(call);
+
+    return op != NULL && op->function != NULL;
 }
 
 static enum hkt_status create(struct hkt_comm *comm, int device)
@@ -135,8 +143,13 @@ static enum hkt_status find_plan(struct hkt__far *far, struct hkt__collective *w
 {
     const struct hkt__call *call = work->call;
     struct hkt__far_row row = {.root = call->root, .in_place = call->in_place};
-    enum hkt_status rc = hkt__prepare_far(call, far->peers.is_one_process, &row.algo, &work->cached);
+    const bool is_premul = user_op(call) != NULL; /* peers may not read what is still to be multiplied */
+    enum hkt_status rc = hkt__prepare_far(call, far->peers.is_one_process && !is_premul, &row.algo, &work->cached);
 
+    if (rc == HKT_ERR_UNSUPPORTED && is_premul) {
+        far->step = HKT__FAR_STAGE;
+        return HKT_OK;
+    }
     if (rc < 0)
         return rc;
     work->bind.grid = (struct hkt__grid){.cuts = hkt__plan_shape(work->cached->plan)->cuts, .count = call->count};
@@ -187,7 +200,7 @@ static int finish_result(const struct hkt__call *call, const struct hkt__kernel_
     const size_t count = hkt__collective_result(call);
     const int n = call->comm->nranks;
 
-    if (call->op == HKT_OP_COUNT || count == 0)
+    if (call->op == HKT_OP_COUNT || user_op(call) != NULL || count == 0)
         return 0;
     if (call->op == HKT_AVG) {
         const struct hkt__scale_args args = {.dst = call->out, .src = call->out, .count = count, .factor = n,
@@ -232,13 +245,38 @@ int hkt__far_mark(struct hkt__far *far, const struct hkt__far_stream *on)
     return error;
 }
 
+/** What a pre-multiplied sum multiplies by. */
+static struct hkt__cuda_factor factor_of(const struct hkt__call *call)
+{
+    const void *scalar = user_op(call)->scalar;
+    struct hkt__cuda_factor factor = {.factor = 0};
+
+    if (call->dtype == HKT_F64)
+        memcpy(&factor.factor, scalar, sizeof factor.factor);
+    else if (call->dtype <= HKT_UINT64)
+        memcpy(&factor.integer, scalar, hkt_dtype_size(call->dtype));
+    else
+        factor.factor = (double)hkt__to_f32(scalar, call->dtype);
+    return factor;
+}
+
+/** In place all of the input may be overwritten. */
+static int multiply_in_place(const struct hkt__call *call, const struct hkt__cuda_factor *factor, const struct hkt__kernel_on *on)
+{
+    const struct hkt__scale_args args = {.dst = (void *)(uintptr_t)call->in, .src = call->in, .factor = factor->factor,
+                                         .integer = factor->integer, .count = call->staging.in_bytes / hkt_dtype_size(call->dtype)};
+
+    return call->far->cuda->multiply(&args, call->dtype, on);
+}
+
 static enum hkt_status enqueue(struct hkt__far *far, struct hkt__collective *work)
 {
     const struct hkt__call *call = work->call;
     const struct hkt__grid *grid = &work->bind.grid;
-    const struct hkt__cuda_call launch = {
+    struct hkt__cuda_factor factor;
+    struct hkt__cuda_call launch = {
         .in = call->in, .out = call->out, .stream = call->far->stream, .dtype = call->dtype,
-        .op = call->op == HKT_OP_COUNT ? HKT_SUM : call->op, .count = grid->count,
+        .op = call->op == HKT_OP_COUNT || user_op(call) != NULL ? HKT_SUM : call->op, .count = grid->count,
         .counts = {grid->counts[0], grid->counts[1]}, .displs = {grid->displs[0], grid->displs[1]},
         .block_elems_max = hkt__block_elems_max(call), .channels_max = far->peers.shape.lanes,
         .blocks_max = hkt__far_blocks_max(far)};
@@ -250,6 +288,13 @@ static enum hkt_status enqueue(struct hkt__far *far, struct hkt__collective *wor
         error = hkt__far_order(far, call->far, is_capturing);
     if (error != 0)
         return hkt__cuda_failed(cuda, error, "order streams");
+    if (user_op(call) != NULL) {
+        factor = factor_of(call);
+        launch.factor = call->in_place ? NULL : &factor;
+        error = call->in_place ? multiply_in_place(call, &factor, &on) : 0;
+        if (error != 0)
+            return hkt__cuda_failed(cuda, error, "multiply the input");
+    }
     const enum hkt_status rc = hkt__device_plan_enqueue(far->rows[far->current].plan, &launch);
 
     if (rc < 0)

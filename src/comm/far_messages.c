@@ -30,8 +30,10 @@ static enum hkt_status add_stream(struct streams *streams, const struct hkt__far
     error = stream->cuda->stream_is_capturing(stream->stream, stream->device, &is_capturing);
     if (error != 0)
         return hkt__cuda_failed(stream->cuda, error, "tell whether a stream is captured");
+    if (streams->n > 0 && is_capturing != streams->is_capturing)
+        return hkt__fail(HKT_ERR_INVALID, "sends and receives of a group: all streams must be captured, or none");
     streams->list[streams->n++] = stream;
-    streams->is_capturing |= is_capturing;
+    streams->is_capturing = is_capturing;
     return HKT_OK;
 }
 

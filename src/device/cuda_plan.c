@@ -397,7 +397,7 @@ enum hkt_status hkt__cuda_plan_launch(const struct hkt__cuda_plan *plan, const s
     const struct hkt__cuda_peers *peers = plan->peers;
     struct hkt__plan_args args = plan->args;
     const struct hkt__cuda_start start = {.stream = call->stream, .blocks_max = call->blocks_max, .dtype = call->dtype,
-                                          .op = plan->program.reduces ? call->op : HKT_OP_COUNT};
+                                          .op = plan->program.reduces || call->factor != NULL ? call->op : HKT_OP_COUNT};
 
     args.in = (char *)(uintptr_t)call->in;
     args.out = call->out;
@@ -410,5 +410,10 @@ enum hkt_status hkt__cuda_plan_launch(const struct hkt__cuda_plan *plan, const s
     args.scratch_pitch = cut->scratch_pitch;
     args.ll_most = cut->use_ll ? UINT64_MAX : 0;
     bind_blocks(&args, &plan->program, call);
+    if (call->factor != NULL) {
+        args.is_scaled = 1;
+        args.factor = call->factor->factor;
+        args.integer = call->factor->integer;
+    }
     return hkt__cuda_plan_start(plan, &args, &start);
 }

@@ -70,6 +70,12 @@ HKT_NODISCARD enum hkt_status hkt__cuda_plan_make(const struct hkt__cuda_module 
 /** No launch of it may run. NULL is allowed. */
 void hkt__cuda_plan_free(struct hkt__cuda_plan *plan);
 
+/** What the input of a pre-multiplied sum is multiplied by. */
+struct hkt__cuda_factor {
+    double factor;               /* floats by this, */
+    uint64_t integer;            /* integers by that */
+};
+
 /** One call of a plan. */
 struct hkt__cuda_call {
     const void *in;
@@ -77,7 +83,9 @@ struct hkt__cuda_call {
     void *stream;                /* a cudaStream_t of peers->device */
     enum hkt_dtype dtype;
     enum hkt_op op;              /* of reductions; AVG folds like SUM (module->divide is the caller's), the pre-multiplied sum is
-                                    SUM of what module->multiply made. Ignored by plans that only move bytes */
+                                    SUM with a factor. Ignored by plans that only move bytes */
+    const struct hkt__cuda_factor *factor; /* NULL: none. Not in place, where plans use IN as
+                                    they like; nor with those that touch users' buffers of peers */
     size_t count;                /* elements of a block, as struct hkt__grid has it */
     const size_t *counts[2];     /* v-variants: elements of each block of IN and OUT; NULL: uniform */
     const size_t *displs[2];     /* where each block starts; NULL: packed */

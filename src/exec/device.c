@@ -155,6 +155,8 @@ enum hkt_status hkt__device_plan_enqueue(const struct hkt__cuda_plan *plan, cons
     if (call->channels_max < 1 || call->blocks_max < 1 || hkt_dtype_size(call->dtype) == 0)
         return hkt__fail(HKT_ERR_INVALID, "a call on a GPU by %d channels and %d blocks: at least one of each",
                          (int)call->channels_max, (int)call->blocks_max);
+    if (call->factor != NULL && hkt__cuda_plan_program(plan)->user_direct)
+        return hkt__fail(HKT_ERR_UNSUPPORTED, "peers read the input before it is multiplied");
     if (hkt__cuda_plan_program(plan)->reduces && call->op >= HKT_OP_COUNT)
         return hkt__fail(HKT_ERR_UNSUPPORTED, "kernels know the built-in operations only");
     const enum hkt_status rc = hkt__device_plan_cut(plan, call, &cut);

@@ -138,7 +138,7 @@ void many_messages_go_with_one_launch(void **state)
 
     (void)state;
     mail_open(&mail, 3);
-    for (int i = 0; i < (plan_test_small() ? 150 : LETTERS); i++)
+    for (int i = 0; i < (plan_test_small() ? 330 : LETTERS); i++)
         post(&mail, (struct letter){.from = i % 3, .to = (i + 1) % 3, .sent_in = i % 7 == 0, .received_in = i % 7 == 0,
                                     .bytes = (size_t)(i % 5) * 40});
     deliver(&mail, &width, "many messages");

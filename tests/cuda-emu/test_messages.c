@@ -1,4 +1,4 @@
-/* What could break: sends, receives and barriers on CUDA streams that wait for something, or go through the host and say
+/* What could break: sends, receives, barriers and pre-multiplied sums on CUDA streams that wait for something, or go through the host and say
  * nothing; messages that overtake collectives; a group on several streams that starts before, or is over before, all of them;
  * ranks that take no part; captured messages that forget what they were; the way through the host where devices do not reach
  * each other, or before anybody knows. Each piece of data is enqueued, nothing is waited for in between. */
@@ -8,6 +8,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include "exact.h"
 #include "far_test.h"
 
 #define ROOM (2 << 20)
@@ -282,7 +283,7 @@ static struct cuda cuda_of(struct ranks_rank *rank)
     return cuda;
 }
 
-/** A ring of groups and a barrier on two streams, captured: each launch moves every rank's block one rank on. */
+/** A ring of groups and barriers, captured on one stream, which is all that the emulation captures: each launch moves every rank's block one rank on. */
 static void graph_of_a_ring(struct ranks_rank *rank)
 {
     enum { N = 200, TIMES = 3 };
@@ -315,10 +316,14 @@ static void graph_of_a_ring(struct ranks_rank *rank)
     ranks_require_ok(rank, hkt_barrier(rank->comm, ours[0]), "the first call");
     ranks_meet(rank, 4);
     ranks_require(rank, cuda.begin(streams[0], cudaStreamCaptureModeGlobal) == cudaSuccess, "a capture should begin");
+    ranks_require_ok(rank, hkt_group_start(), "group");
+    for (int i = 0; i < 2; i++)
+        ranks_require_ok(rank, hkt_send(from, N, HKT_INT32, (me + 1) % n, rank->comm, ours[i]), "send");
+    ranks_require_status(rank, hkt_group_end(), HKT_ERR_INVALID, "a stream that is captured, and one that is not");
     for (int half = 0; half < 2; half++) {
         ranks_require_ok(rank, hkt_group_start(), "group");
         ranks_require_ok(rank, hkt_send(half == 0 ? from : to, N, HKT_INT32, (me + 1) % n, rank->comm, ours[0]), "send");
-        ranks_require_ok(rank, hkt_recv(half == 0 ? to : from, N, HKT_INT32, (me + n - 1) % n, rank->comm, ours[half]), "recv");
+        ranks_require_ok(rank, hkt_recv(half == 0 ? to : from, N, HKT_INT32, (me + n - 1) % n, rank->comm, ours[0]), "recv");
         ranks_require_ok(rank, hkt_group_end(), "captured group");
         ranks_require_ok(rank, hkt_barrier(rank->comm, ours[0]), "captured barrier");
     }
@@ -349,6 +354,57 @@ static void messages_are_captured_in_graphs(void **state)
         skip();
     for (size_t i = 0; i < sizeof groups / sizeof *groups; i++)
         run(&groups[i], graph_of_a_ring);
+}
+
+/** All that reduce, by a sum that multiplies; and one captured, as only what runs on the devices can be. */
+static void premultiplied_sums(struct ranks_rank *rank)
+{
+    static const enum hkt_dtype dtypes[] = { HKT_F32, HKT_INT8, HKT_BF16 };
+    const struct cuda cuda = cuda_of(rank);
+    enum hkt_op ops[3];
+    struct hkt_stream *stream;
+    cudaStream_t captured;
+    cudaGraph_t graph;
+    struct far far;
+
+    far_init(&far, rank, far_room(3, rank->nranks));
+    ranks_require(rank, cuda.set_device(far.device) == cudaSuccess && cuda.create(&captured, cudaStreamNonBlocking) == cudaSuccess,
+                  "there should be a stream");
+    ranks_require_ok(rank, hkt_stream_from_cuda(&stream, captured), "from_cuda");
+    for (int i = 0; i < 3; i++) {
+        unsigned char scalar[8];
+
+        exact_scalar(dtypes[i], scalar);
+        ranks_require_ok(rank, hkt_op_create_premulsum(&ops[i], scalar, dtypes[i], rank->comm), "premulsum");
+    }
+    for (int coll = 0; coll < HKT_SEND_RECV; coll++)
+        for (int k = 0; k < 6 && calls_reduces((enum hkt_coll)coll); k++) {
+            const struct call call = { .coll = (enum hkt_coll)coll, .dtype = dtypes[k % 3], .op = ops[k % 3], .kind = EXACT_PREMULSUM,
+                                       .count = k == 1 ? 1 : 777, .in_place = k >= 3, .offset = k % 2 == 0 ? 0 : 8,
+                                       .root = calls_has_root((enum hkt_coll)coll) ? rank->nranks - 1 : 0 };
+
+            far_call(&far, &call, BOTH, stream);
+        }
+    ranks_meet(rank, 2);
+    ranks_require(rank, cuda.begin(captured, cudaStreamCaptureModeGlobal) == cudaSuccess, "a capture should begin");
+    ranks_require_ok(rank, hkt_all_reduce(far.send, far.recv, 100, HKT_F32, ops[0], rank->comm, stream), "captured");
+    ranks_require(rank, cuda.end(captured, &graph) == cudaSuccess && cuda.free_graph(graph) == cudaSuccess, "a graph");
+    hkt_stream_destroy(stream);
+    ranks_require(rank, cuda.destroy(captured) == cudaSuccess, "the stream should still be the user's");
+    ranks_meet(rank, 3);
+    far_fini(&far);
+}
+
+static void premultiplied_sums_run_on_streams_of_cuda(void **state)
+{
+    static const struct group groups[] = { { RANKS_THREADS, 1, NULL, NULL }, { RANKS_THREADS, 3, NULL, NULL },
+                                           { RANKS_PROCESSES, 2, NULL, NULL } };
+
+    (void)state;
+    if (!far_is_emulated())
+        skip();
+    for (size_t i = 0; i < sizeof groups / sizeof *groups; i++)
+        run(&groups[i], premultiplied_sums);
 }
 
 static void wrong_messages(struct ranks_rank *rank)
@@ -402,6 +458,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(messages_run_on_streams_of_cuda),
         cmocka_unit_test(one_thread_drives_two_ranks),
         cmocka_unit_test(messages_are_captured_in_graphs),
+        cmocka_unit_test(premultiplied_sums_run_on_streams_of_cuda),
         cmocka_unit_test(wrong_messages_are_refused_and_missing_ones_end),
     };
 

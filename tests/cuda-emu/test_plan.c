@@ -71,13 +71,14 @@ struct how {
     enum hkt_op op;
     size_t count, slice_bytes;
     int channels, blocks;
-    bool no_ll;
+    bool no_ll, is_scaled;
 };
 
 /** One rank's buffers in a call: IN and OUT lie in one stretch, of the device's room and of the host's. */
 struct buffers {
     size_t at, bytes;                  /* in the rooms; the results come back to the second half of the host's */
     size_t in, out;                    /* from `at` on */
+    size_t in_bytes, out_bytes;
     size_t counts[2][RANKS];           /* of blocks, v-variants */
     size_t displs[2][RANKS];
     char *want;
@@ -138,6 +139,8 @@ static void prepare_rank(struct running *run, int rank)
         b->in = (size_t)(hkt__cell_base(sched, HKT__IN) / sched->cuts) * block;
         b->out = run->team->in_place ? (size_t)(hkt__cell_base(sched, HKT__OUT) / sched->cuts) * block : in_bytes;
     }
+    b->in_bytes = in_bytes;
+    b->out_bytes = out_bytes;
     b->bytes = b->in + in_bytes > b->out + out_bytes ? b->in + in_bytes : b->out + out_bytes;
     b->at = g->used + (run->how.count % 3) * elem; /* not always where vectors begin */
     assert_true(b->at + b->bytes <= ROOM_BYTES);
@@ -145,6 +148,36 @@ static void prepare_rank(struct running *run, int rank)
     b->want = malloc(b->bytes + 1);
     assert_non_null(b->want);
     memcpy(b->want, g->host_room[rank] + b->at, b->bytes);
+}
+
+/** What rank r multiplies its input by, as its dtype has it. */
+static void scalar_of(int rank, enum hkt_dtype dtype, void *out)
+{
+    const float factor = 1.25f + (float)rank;
+    const double wide = (double)factor / 3;
+    const uint64_t integer = UINT64_C(0x9E3779B97F4A7C15) + (uint64_t)rank;
+
+    if (dtype == HKT_F64)
+        memcpy(out, &wide, sizeof wide);
+    else if (dtype <= HKT_UINT64)
+        memcpy(out, &integer, hkt_dtype_size(dtype));
+    else
+        hkt__from_f32(out, dtype, factor);
+}
+
+static struct hkt__cuda_factor factor_of(const struct running *run, int rank)
+{
+    struct hkt__cuda_factor factor = {.factor = 0};
+    char scalar[8];
+
+    scalar_of(rank, run->how.dtype, scalar);
+    if (run->how.dtype == HKT_F64)
+        memcpy(&factor.factor, scalar, sizeof factor.factor);
+    else if (run->how.dtype <= HKT_UINT64)
+        memcpy(&factor.integer, scalar, hkt_dtype_size(run->how.dtype));
+    else
+        factor.factor = (double)hkt__to_f32(scalar, run->how.dtype);
+    return factor;
 }
 
 static struct hkt__cuda_call call_of(const struct running *run, int rank)
@@ -170,15 +203,25 @@ static void expect(struct running *run)
     const int n = run->team->group->nranks;
     const struct hkt__cuda_call call = call_of(run, 0);
     struct hkt__bind binds[RANKS];
+    char *scaled[RANKS] = {NULL}, scalar[8]; /* inputs that were multiplied aside */
     struct hkt__cuda_cut cut;
 
     if (hkt__device_plan_cut(run->team->device[0], &call, &cut) != HKT_OK)
         fail_msg("%s", hkt_last_error());
     for (int r = 0; r < n; r++) {
         const struct buffers *b = &run->of[r];
+        char *base = b->want;
 
+        if (run->how.is_scaled) {
+            if (!run->team->in_place)
+                base = scaled[r] = malloc(b->bytes + 1);
+            assert_non_null(base);
+            memmove(base, b->want, b->bytes);
+            scalar_of(r, run->how.dtype, scalar);
+            hkt__premultiply(base + b->in, b->want + b->in, b->in_bytes / hkt_dtype_size(run->how.dtype), run->how.dtype, scalar);
+        }
         binds[r] = (struct hkt__bind){
-            .in = b->want + b->in, .out = b->want + b->out, .elem_bytes = hkt_dtype_size(run->how.dtype),
+            .in = base + b->in, .out = base + b->out, .elem_bytes = hkt_dtype_size(run->how.dtype),
             .grid = {.cuts = run->team->scheds[r]->cuts, .count = run->how.count}, .nslices = cut.nslices, .channels = 1,
             .scratch_pitch = cut.scratch_pitch, .dtype = run->how.dtype,
             .reduce = hkt__reduce_get(run->how.op, run->how.dtype, HKT__ISA_C)};
@@ -188,6 +231,26 @@ static void expect(struct running *run)
         }
     }
     assert_true(plan_host_run(run->team->plans, binds, n));
+    for (int r = 0; r < n; r++) {
+        if (scaled[r] == NULL)
+            continue;
+        memcpy(run->of[r].want + run->of[r].out, scaled[r] + run->of[r].out, run->of[r].out_bytes);
+        free(scaled[r]);
+    }
+}
+
+/** As the communicator does: in place beforehand, else as the input is read. */
+static void multiply(const struct running *run, int rank, const struct hkt__cuda_factor *factor, struct hkt__cuda_call *call)
+{
+    char *in = run->team->group->device_room[rank] + run->of[rank].at + run->of[rank].in;
+    const struct hkt__scale_args args = {.dst = in, .src = in, .factor = factor->factor, .integer = factor->integer,
+                                         .count = run->of[rank].in_bytes / hkt_dtype_size(run->how.dtype)};
+    const struct hkt__kernel_on on = {.stream = call->stream, .blocks_max = 2};
+
+    if (run->team->in_place)
+        must(module->multiply(&args, run->how.dtype, &on));
+    else
+        call->factor = factor;
 }
 
 /** Enqueues a call on all ranks: a delay, the inputs, the plan, the results. */
@@ -207,12 +270,15 @@ static void enqueue(struct running *run, struct team *team, struct how how)
     expect(run);
     for (int r = 0; r < g->nranks; r++) {
         const struct buffers *b = &run->of[r];
-        const struct hkt__cuda_call call = call_of(run, r);
+        const struct hkt__cuda_factor factor = how.is_scaled ? factor_of(run, r) : (struct hkt__cuda_factor){.factor = 0};
+        struct hkt__cuda_call call = call_of(run, r);
 
         must(cudaSetDevice(g->peers[r].device));
         must(cudaLaunchHostFunc(g->streams[r], plan_dawdle, (void *)(uintptr_t)(random_bits() % 4 * 60)));
         must(cudaMemcpyAsync(g->device_room[r] + b->at, g->host_room[r] + b->at, b->bytes, cudaMemcpyHostToDevice,
                              g->streams[r]));
+        if (how.is_scaled)
+            multiply(run, r, &factor, &call);
         if (hkt__device_plan_enqueue(team->device[r], &call) != HKT_OK)
             fail_msg("%s", hkt_last_error());
         must(cudaMemcpyAsync(g->host_room[r] + ROOM_BYTES + b->at, g->device_room[r] + b->at, b->bytes,
@@ -271,6 +337,37 @@ static struct how call_number(int k, unsigned turn)
     return how;
 }
 
+#ifdef HKT__SOME_KERNELS
+#define MULTIPLIES false /* kernels that multiply are not among them */
+#else
+#define MULTIPLIES true
+#endif
+
+/** Pre-multiplied sums are of collectives that reduce, by algorithms that read only what was multiplied. */
+static bool has_scaled(const struct hkt__algo *algo, bool in_place)
+{
+    const enum hkt_coll coll = algo->info.coll;
+
+    return (MULTIPLIES || !in_place) && !algo->user_direct && (coll == HKT_ALL_REDUCE || coll == HKT_REDUCE || coll == HKT_REDUCE_SCATTER ||
+                                  coll == HKT_REDUCE_SCATTER_V);
+}
+
+static struct how scaled_call(int k, unsigned turn)
+{
+#ifdef HKT__SOME_KERNELS
+    static const enum hkt_dtype dtypes[] = {HKT_F32, HKT_INT32, HKT_BF16};
+#else
+    static const enum hkt_dtype dtypes[] = {HKT_F32, HKT_INT8, HKT_BF16, HKT_F64, HKT_UINT16, HKT_F8E4M3, HKT_INT64, HKT_INT32,
+                                            HKT_F16, HKT_F8E5M2};
+#endif
+    struct how how = call_number(k, turn);
+
+    how.dtype = dtypes[turn % (sizeof dtypes / sizeof *dtypes)];
+    how.op = HKT_SUM;
+    how.is_scaled = true;
+    return how;
+}
+
 static void run_algorithm(struct plan_group *g, const struct hkt__algo *algo, bool in_place, unsigned turn, int ncalls)
 {
     struct running runs[CALLS];
@@ -284,6 +381,8 @@ static void run_algorithm(struct plan_group *g, const struct hkt__algo *algo, bo
 
         enqueue(&runs[n++], &team, call_number(number, turn));
     }
+    if (has_scaled(algo, in_place))
+        enqueue(&runs[n++], &team, scaled_call((int)turn % CALLS, turn));
     plan_group_settle(g, algo->info.name);
     for (int k = 0; k < n; k++)
         verify(&runs[k]);
