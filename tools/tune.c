@@ -150,16 +150,16 @@ static enum hkt_status take_samples(struct tune_rank *rank, struct tune_samples 
         for (int s = 0; s < series.count && rc == HKT_OK; s++) {
             struct tune_case c = series.kind;
             bool which[TUNE_ALGOS_MAX] = {false};
-            struct tune_times times;
+            double us[TUNE_ALGOS_MAX];
 
             c.bytes = series.sizes[s];
             const int count = tune_candidates(rank, &c, NULL, candidates);
 
             for (int k = 0; k < count; k++)
                 which[k] = candidates[k].unfit[0] == '\0';
-            rc = count < 0 ? HKT_ERR_INVALID : tune_measure(rank, &c, which, &times);
+            rc = count < 0 ? HKT_ERR_INVALID : tune_measure(rank, &c, which, us);
             for (int k = 0; k < count && rc == HKT_OK; k++) {
-                const struct tune_sample sample = {c, k, candidates[k].algo, times.us[k]};
+                const struct tune_sample sample = {c, k, candidates[k].algo, us[k]};
 
                 if (which[k] && !tune_samples_add(samples, &sample))
                     rc = HKT_ERR_NOMEM;
@@ -169,39 +169,17 @@ static enum hkt_status take_samples(struct tune_rank *rank, struct tune_samples 
     return rc;
 }
 
-/** The middle between two sizes, by ratio. */
-static size_t between(size_t a, size_t b)
-{
-    size_t low = a, high = b;
-
-    while (high - low > 1) { /* the largest m with m / a <= b / m */
-        const size_t middle = low + (high - low) / 2;
-
-        if ((double)middle * (double)middle <= (double)a * (double)b)
-            low = middle;
-        else
-            high = middle;
-    }
-    return low;
-}
-
-struct choices {
-    struct hkt_tuned list[TUNE_CHOICES_MAX];
-    int count, cases;
-};
-
-/** One size of a series: measure what is contested, and note the winner. */
-static enum hkt_status contest(struct tune_rank *rank, const struct tune_series *series, int s, const double *prices,
-                               struct choices *choices)
+/** One size of a series: measure what is contested, and note how far predictions are off. */
+static enum hkt_status contest(struct tune_rank *rank, int s, const double *prices, struct tune_curve *curve,
+                               struct tune_choices *choices)
 {
     struct hkt_candidate candidates[TUNE_ALGOS_MAX];
-    struct tune_case c = series->kind;
+    struct tune_case c = curve->series.kind;
     bool which[TUNE_ALGOS_MAX] = {false};
-    struct tune_times times;
-    double best_us = 0;
+    double us[TUNE_ALGOS_MAX];
     int best = -1, contested = 0;
 
-    c.bytes = series->sizes[s];
+    c.bytes = curve->series.sizes[s];
     const int count = tune_candidates(rank, &c, prices, candidates);
 
     for (int k = 0; k < count; k++)
@@ -214,28 +192,36 @@ static enum hkt_status contest(struct tune_rank *rank, const struct tune_series 
     choices->cases++;
     if (contested < 2)
         return count < 0 ? HKT_ERR_INVALID : HKT_OK;
-    const enum hkt_status rc = tune_measure(rank, &c, which, &times);
+    choices->measured++;
+    const enum hkt_status rc = tune_measure(rank, &c, which, us);
 
-    best = -1;
     for (int k = 0; k < count && rc == HKT_OK; k++)
-        if (which[k] && (best < 0 || times.us[k] < best_us)) {
-            best = k;
-            best_us = times.us[k];
-        }
-    if (rc == HKT_OK && choices->count < TUNE_CHOICES_MAX)
-        choices->list[choices->count++] = (struct hkt_tuned){
-            .coll = c.coll, .in_place = c.in_place, .registered = c.registered,
-            .bytes_from = s == 0 ? 0 : between(series->sizes[s - 1], c.bytes) + 1,
-            .bytes_to = s == series->count - 1 ? (size_t)1000000000000000 : between(c.bytes, series->sizes[s + 1]),
-            .algo = candidates[best].algo, .measured_us = best_us};
+        if (which[k])
+            curve->ratio[s][k] = us[k] / candidates[k].predicted_us;
     return rc;
 }
 
-static enum hkt_status measure_all(struct tune_rank *rank, double prices[HKT_PRICE_COUNT], struct choices *choices,
+static enum hkt_status contest_all(struct tune_rank *rank, const double *prices, struct tune_choices *choices)
+{
+    struct tune_curve curve;
+    enum hkt_status rc = HKT_OK;
+
+    for (int i = 0; rc == HKT_OK && tune_series_get(rank, i, rank->options->factor, &curve.series); i++) {
+        memset(curve.ratio, 0, sizeof curve.ratio);
+        const int measured = choices->measured;
+
+        for (int s = 0; s < curve.series.count && rc == HKT_OK; s++)
+            rc = contest(rank, s, prices, &curve, choices);
+        if (rc == HKT_OK && choices->measured > measured && !tune_choose(rank, &curve, prices, choices))
+            rc = HKT_ERR_INVALID;
+    }
+    return rc;
+}
+
+static enum hkt_status measure_all(struct tune_rank *rank, double prices[HKT_PRICE_COUNT], struct tune_choices *choices,
                                    double *out_error)
 {
     struct tune_samples samples = {0};
-    struct tune_series series;
     enum hkt_status rc = take_samples(rank, &samples);
 
     if (rc == HKT_OK) {
@@ -246,10 +232,7 @@ static enum hkt_status measure_all(struct tune_rank *rank, double prices[HKT_PRI
     if (rc == HKT_OK && rank->rank == 0)
         printf("prices fitted to %d measurements: half of them are predicted within %.0f %%\n", samples.count,
                *out_error * 100);
-    for (int i = 0; rc == HKT_OK && tune_series_get(rank, i, rank->options->factor, &series); i++)
-        for (int s = 0; s < series.count && rc == HKT_OK; s++)
-            rc = contest(rank, &series, s, prices, choices);
-    return rc;
+    return rc == HKT_OK ? contest_all(rank, prices, choices) : rc;
 }
 
 /** Whether a file can be written at `path`, whose folders may not be there yet; says why not. */
@@ -294,7 +277,7 @@ static bool has_place(const struct tune_rank *rank, const char *path)
 static int tune(struct tune_rank *rank)
 {
     const char *path = rank->options->output != NULL ? rank->options->output : hkt_tune_path();
-    struct choices *choices = calloc(1, sizeof *choices);
+    struct tune_choices *choices = calloc(1, sizeof *choices);
     double prices[HKT_PRICE_COUNT], error = 0;
     enum hkt_status rc = HKT_ERR_NOMEM;
 
@@ -309,7 +292,7 @@ static int tune(struct tune_rank *rank)
     if (rc == HKT_OK && rank->rank == 0) {
         rc = hkt_tune_save(rank->comm, path, prices, choices->list, choices->count);
         if (rc == HKT_OK)
-            printf("%d cases, %d contested and measured; table for %d ranks over %s: %s\n", choices->cases, choices->count,
+            printf("%d cases, %d contested and measured; table for %d ranks over %s: %s\n", choices->cases, choices->measured,
                    rank->nranks, hkt_comm_route(rank->comm), path);
     }
     if (rc < 0)

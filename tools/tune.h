@@ -1,4 +1,5 @@
-/* The parts of `hocket tune`: options and order of work (tune.c), cases (tune_cases.c), measuring (tune_measure.c), the fit of
+/* The parts of `hocket tune`: options and order of work (tune.c), cases (tune_cases.c), measuring (tune_measure.c), the choices made of
+ * that (tune_choose.c), the fit of
  * prices (tune_fit.c), the report of --check (tune_check.c). All ranks do the same; what only one can know, rank 0 decides and
  * sends. */
 #ifndef HOCKET_TOOLS_TUNE_H
@@ -13,6 +14,7 @@
 #define TUNE_SIZES_MAX 32
 #define TUNE_CHOICES_MAX 512
 #define TUNE_ROUNDS_MAX 1000
+#define TUNE_BYTES_MAX ((size_t)1000000000000000)
 
 struct tune_options {
     const char *output, *transport, *json_path;
@@ -72,15 +74,35 @@ const char *tune_case_text(const struct tune_case *c, char *text, size_t bytes);
 /* tune_measure.c */
 HKT_NODISCARD enum hkt_status tune_open(struct tune_rank *rank);
 void tune_close(struct tune_rank *rank);
-/** What algorithms took: over all rounds, and over every other one. */
-struct tune_times {
-    double us[TUNE_ALGOS_MAX], half_us[2][TUNE_ALGOS_MAX];
-};
-
 /** Time the algorithms marked in `which`, turn and turn about; the times of the others are untouched. The lower quartile over
  *  the rounds of the slowest rank's time: disturbances only ever add. */
 HKT_NODISCARD enum hkt_status tune_measure(struct tune_rank *rank, const struct tune_case *c, const bool *which,
-                                           struct tune_times *out_times);
+                                           double out_us[TUNE_ALGOS_MAX]);
+
+/** Medians over rounds of ratios of times that were taken one after the other. */
+struct tune_duel {
+    double ratio; /* the algorithm's time over its rival's */
+    double self;  /* over its own, taken as the rival's is: what noise does to a ratio */
+};
+HKT_NODISCARD enum hkt_status tune_duel(struct tune_rank *rank, const struct tune_case *c, int algo, int rival,
+                                        struct tune_duel *out_duel);
+
+/* tune_choose.c */
+/** Times of a series' algorithms over their predictions; 0: not measured. */
+struct tune_curve {
+    struct tune_series series;
+    double ratio[TUNE_SIZES_MAX][TUNE_ALGOS_MAX];
+};
+
+struct tune_choices {
+    struct hkt_tuned list[TUNE_CHOICES_MAX];
+    int count;
+    int cases, measured;
+};
+
+/** Add choices for all sizes of a series. False: no candidates. */
+bool tune_choose(const struct tune_rank *rank, const struct tune_curve *curve, const double *prices,
+                 struct tune_choices *choices);
 
 /* tune_fit.c */
 bool tune_samples_add(struct tune_samples *samples, const struct tune_sample *sample);

@@ -1,6 +1,6 @@
 /* `hocket tune --check`: what the choice costs against the best that could have been chosen (regret), and how far predictions
- * are off. The best of several noisy figures is too good to be true, so what is best by every other round is compared in the
- * rounds between, both ways round: then noise cancels out in the mean. */
+ * are off. The least of several noisy figures is too good to be true, so it only says whom to measure again: the chosen and
+ * that rival, in turns, and the chosen against itself, which shows what of the regret is noise. */
 #include <cjson/cJSON.h>
 #include <math.h>
 #include <stdlib.h>
@@ -11,7 +11,8 @@
 
 /** All figures of all cases. */
 struct tally {
-    double *regrets, *errors, *chosen_errors; /* capacity each */
+    double *regrets, *noises, *chosen_errors; /* capacity each */
+    double *errors;                           /* capacity times TUNE_ALGOS_MAX */
     int cases, measured, capacity;
     int blamed[HKT_PRICE_COUNT];              /* cases whose prediction is off, by its largest term */
     cJSON *json;
@@ -65,68 +66,72 @@ static void blame(struct tally *tally, const struct hkt_candidate *candidate)
     tally->blamed[largest]++;
 }
 
-/** How much slower the chosen is than what is best by one half of the rounds, seen in the other half; the mean of both, or 0
- *  where that comes out faster: then nothing is known to be better. */
-static double regret_of(const struct hkt_candidate *candidates, int count, const struct tune_times *times, int chosen)
+/** A case's candidates and their times. */
+struct checked {
+    struct hkt_candidate candidates[TUNE_ALGOS_MAX];
+    double us[TUNE_ALGOS_MAX];
+    int count, best, chosen; /* -1: none */
+};
+
+static void find_best(struct checked *checked)
 {
-    double sum = 0;
-
-    for (int half = 0; half < 2; half++) {
-        const double *judge = times->half_us[half], *other = times->half_us[1 - half];
-        int best = chosen;
-
-        for (int k = 0; k < count; k++)
-            best = candidates[k].unfit[0] == '\0' && judge[k] < judge[best] ? k : best;
-        sum += other[chosen] / other[best] - 1;
+    checked->best = checked->chosen = -1;
+    for (int k = 0; k < checked->count; k++) {
+        if (checked->candidates[k].unfit[0] != '\0')
+            continue;
+        if (checked->best < 0 || checked->us[k] < checked->us[checked->best])
+            checked->best = k;
+        if (checked->candidates[k].chosen)
+            checked->chosen = k;
     }
-    return sum > 0 ? sum / 2 : 0;
 }
 
 /** One case's figures; rank 0 prints its line. */
-static void add_case(struct tally *tally, const struct tune_case *c, const struct hkt_candidate *candidates, int count,
-                     const struct tune_times *times)
+static void add_case(struct tally *tally, const struct tune_case *c, const struct checked *checked, const struct tune_duel *duel)
 {
-    const double *us = times->us;
-    int best = -1, chosen = -1;
+    const double regret = fmax(0, duel->ratio - 1), *us = checked->us;
+    const struct hkt_candidate *candidates = checked->candidates, *chosen = &candidates[checked->chosen];
     char text[96];
 
-    for (int k = 0; k < count; k++) {
+    for (int k = 0; k < checked->count; k++) {
         if (candidates[k].unfit[0] != '\0')
             continue;
         const double error = fabs(candidates[k].predicted_us / us[k] - 1);
 
-        best = best < 0 || us[k] < us[best] ? k : best;
-        chosen = candidates[k].chosen ? k : chosen;
         tally->errors[tally->measured++] = error;
         if (error > 0.15)
             blame(tally, &candidates[k]);
         if (tally->json != NULL)
             add_json(tally, c, &candidates[k], us[k]);
     }
-    if (best < 0 || chosen < 0)
-        return;
-    const double regret = regret_of(candidates, count, times, chosen);
-
-    tally->chosen_errors[tally->cases] = fabs(candidates[chosen].predicted_us / us[chosen] - 1);
+    tally->chosen_errors[tally->cases] = fabs(chosen->predicted_us / us[checked->chosen] - 1);
+    tally->noises[tally->cases] = fmax(0, duel->self - 1);
     tally->regrets[tally->cases++] = regret;
     printf("%-52s %-20s %10.2f us (predicted %10.2f) %-20s %10.2f us  regret %5.1f %%\n",
-           tune_case_text(c, text, sizeof text), candidates[chosen].algo, us[chosen], candidates[chosen].predicted_us,
-           candidates[best].algo, us[best], regret * 100);
+           tune_case_text(c, text, sizeof text), chosen->algo, us[checked->chosen], chosen->predicted_us,
+           candidates[checked->best].algo, us[checked->best], regret * 100);
 }
 
 static enum hkt_status check_case(struct tune_rank *rank, const struct tune_case *c, struct tally *tally)
 {
-    struct hkt_candidate candidates[TUNE_ALGOS_MAX];
+    struct checked checked;
+    struct tune_duel duel = {1, 1};
     bool which[TUNE_ALGOS_MAX] = {false};
-    struct tune_times times;
-    const int count = tune_candidates(rank, c, NULL, candidates);
 
-    for (int k = 0; k < count; k++)
-        which[k] = candidates[k].unfit[0] == '\0';
-    const enum hkt_status rc = count < 0 ? HKT_ERR_INVALID : tune_measure(rank, c, which, &times);
+    checked.count = tune_candidates(rank, c, NULL, checked.candidates);
+    for (int k = 0; k < checked.count; k++)
+        which[k] = checked.candidates[k].unfit[0] == '\0';
+    enum hkt_status rc = checked.count < 0 ? HKT_ERR_INVALID : tune_measure(rank, c, which, checked.us);
 
+    if (rc < 0)
+        return rc;
+    find_best(&checked); /* alike on all ranks, as the times are */
+    if (checked.chosen < 0)
+        return HKT_OK;
+    if (checked.best != checked.chosen)
+        rc = tune_duel(rank, c, checked.chosen, checked.best, &duel);
     if (rc == HKT_OK && rank->rank == 0)
-        add_case(tally, c, candidates, count, &times);
+        add_case(tally, c, &checked, &duel);
     return rc;
 }
 
@@ -152,11 +157,12 @@ static void print_summary(struct tally *tally, const struct tune_rank *rank)
     for (int k = 1; k < HKT_PRICE_COUNT; k++)
         worst = tally->blamed[k] > tally->blamed[worst] ? k : worst;
     printf("%d ranks over %s, %s: %d cases; regret mean %.1f %%, p90 %.1f %%, p99 %.1f %%; prediction error median %.0f %% "
-           "(of the chosen %.0f %%) over %d measurements\n",
+           "(of the chosen %.0f %%) over %d measurements; the chosen against itself: mean %.1f %%, p99 %.1f %%\n",
            rank->nranks, hkt_comm_route(rank->comm), hkt_comm_is_tuned(rank->comm) ? "by measured choices" : "by defaults",
            tally->cases, mean(tally->regrets, tally->cases) * 100, quantile(tally->regrets, tally->cases, 0.9) * 100,
            quantile(tally->regrets, tally->cases, 0.99) * 100, quantile(tally->errors, tally->measured, 0.5) * 100,
-           quantile(tally->chosen_errors, tally->cases, 0.5) * 100, tally->measured);
+           quantile(tally->chosen_errors, tally->cases, 0.5) * 100, tally->measured, mean(tally->noises, tally->cases) * 100,
+           quantile(tally->noises, tally->cases, 0.99) * 100);
     if (tally->blamed[worst] > 0 && hkt_price_get(worst, &price) == HKT_OK)
         printf("off by more than 15 %%: most often where %s counts most (%d times): %s\n", price.name, tally->blamed[worst],
                price.help);
@@ -180,12 +186,13 @@ int tune_check(struct tune_rank *rank)
     enum hkt_status rc = HKT_OK;
     bool ok = true;
 
-    tally.regrets = calloc((size_t)tally.capacity * (2 + TUNE_ALGOS_MAX), sizeof(double));
+    tally.regrets = calloc((size_t)tally.capacity * (3 + TUNE_ALGOS_MAX), sizeof(double));
     if (tally.regrets == NULL) {
         hkt_tool_say("tune", "no memory for %d cases", tally.capacity);
         return TOOL_FAILED;
     }
-    tally.chosen_errors = tally.regrets + tally.capacity;
+    tally.noises = tally.regrets + tally.capacity;
+    tally.chosen_errors = tally.noises + tally.capacity;
     tally.errors = tally.chosen_errors + tally.capacity;
     tally.json = rank->rank == 0 && rank->options->json_path != NULL ? cJSON_CreateArray() : NULL;
     for (int i = 0; rc == HKT_OK && tune_series_get(rank, i, rank->options->factor, &series); i++)

@@ -123,34 +123,32 @@ static enum hkt_status time_calls(struct tune_rank *rank, const struct tune_case
     return rc;
 }
 
-/** Calls in a batch and rounds, for each algorithm; rank 0 decides. */
-struct pace {
-    int32_t calls[TUNE_ALGOS_MAX], rounds[TUNE_ALGOS_MAX];
+/** Algorithms that are timed turn and turn about, how many calls in a batch, how many rounds; rank 0 decides. */
+struct field {
+    int32_t count;
+    struct entrant {
+        int32_t algo, calls, rounds;
+    } entrants[TUNE_ALGOS_MAX];
 };
 
-static enum hkt_status find_pace(struct tune_rank *rank, const struct tune_case *c, const bool *which, struct pace *pace)
+/** An entrant's calls and rounds, from how long a call takes. */
+static enum hkt_status find_pace(struct tune_rank *rank, const struct tune_case *c, struct entrant *entrant)
 {
-    enum hkt_status rc = HKT_OK;
+    double us = 0, second = 0;
+    enum hkt_status rc = time_calls(rank, c, entrant->algo, 1, &us); /* opens channels, touches memory */
 
-    for (int k = 0; k < rank->nforced && rc == HKT_OK; k++) {
-        double us = 0, second = 0;
-
-        if (!which[k])
-            continue;
-        rc = time_calls(rank, c, k, 1, &us); /* opens channels, touches memory */
-        for (int i = 0; i < PILOTS && rc == HKT_OK; i++) {
-            rc = time_calls(rank, c, k, c->bytes <= PILOT_BYTES ? PILOT_CALLS : 1, &second); /* as many on all ranks */
-            us = second < us ? second : us;
-        }
-        us = us > 0.05 ? us : 0.05;
-        const double calls = BATCH_US / us, rounds = ALGO_US / (us > BATCH_US ? us : BATCH_US);
-
-        pace->calls[k] = calls < 1 ? 1 : calls > BATCH_CALLS ? BATCH_CALLS : (int32_t)calls;
-        pace->rounds[k] = rounds < ROUNDS_LEAST              ? ROUNDS_LEAST
-                          : rounds > rank->options->rounds ? rank->options->rounds
-                                                           : (int32_t)rounds;
+    for (int i = 0; i < PILOTS && rc == HKT_OK; i++) {
+        rc = time_calls(rank, c, entrant->algo, c->bytes <= PILOT_BYTES ? PILOT_CALLS : 1, &second); /* as many on all ranks */
+        us = second < us ? second : us;
     }
-    return rc == HKT_OK ? hkt_broadcast(pace, pace, sizeof *pace, HKT_UINT8, 0, rank->comm, NULL) : rc;
+    us = us > 0.05 ? us : 0.05;
+    const double calls = BATCH_US / us, rounds = ALGO_US / (us > BATCH_US ? us : BATCH_US);
+
+    entrant->calls = calls < 1 ? 1 : calls > BATCH_CALLS ? BATCH_CALLS : (int32_t)calls;
+    entrant->rounds = rounds < ROUNDS_LEAST              ? ROUNDS_LEAST
+                      : rounds > rank->options->rounds ? rank->options->rounds
+                                                       : (int32_t)rounds;
+    return rc;
 }
 
 static int compare_doubles(const void *a, const void *b)
@@ -160,48 +158,93 @@ static int compare_doubles(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/** The lower quartile of every step-th of `rounds` times, from `first` on. */
-static double quartile(const double *times, int rounds, int first, int step)
+/** What `count` values reach by that share of them; sorts them. */
+static double quantile(double *values, int count, double share)
 {
-    double sorted[TUNE_ROUNDS_MAX];
-    int count = 0;
-
-    for (int i = first; i < rounds; i += step)
-        sorted[count++] = times[i];
-    qsort(sorted, (size_t)count, sizeof *sorted, compare_doubles);
-    return sorted[count / 4];
+    qsort(values, (size_t)count, sizeof *values, compare_doubles);
+    return values[(int)(count * share)];
 }
 
-enum hkt_status tune_measure(struct tune_rank *rank, const struct tune_case *c, const bool *which,
-                             struct tune_times *out_times)
+/** Gives *out_times [entrant * rounds + round]: a call's time on the slowest rank. */
+static enum hkt_status take_turns(struct tune_rank *rank, const struct tune_case *c, const struct field *field,
+                                  double **out_times)
 {
     const int rounds = rank->options->rounds;
     double *times = calloc((size_t)rounds * TUNE_ALGOS_MAX, sizeof *times);
-    struct pace pace = {{0}, {0}};
-    enum hkt_status rc;
+    enum hkt_status rc = HKT_OK;
 
     if (times == NULL) {
         hkt_tool_say("tune", "no memory for %d rounds", rounds);
         return HKT_ERR_NOMEM;
     }
-    rc = find_pace(rank, c, which, &pace);
     for (int round = 0; round < rounds && rc == HKT_OK; round++) {
-        for (int i = 0; i < rank->nforced && rc == HKT_OK; i++) {
-            const int k = (i + round) % rank->nforced; /* who is first has no advantage */
+        for (int i = 0; i < field->count && rc == HKT_OK; i++) {
+            const int k = (i + round) % field->count; /* who is first has no advantage */
+            const struct entrant *entrant = &field->entrants[k];
 
-            if (which[k] && round < pace.rounds[k])
-                rc = time_calls(rank, c, k, pace.calls[k], &times[k * rounds + round]);
+            if (round < entrant->rounds)
+                rc = time_calls(rank, c, entrant->algo, entrant->calls, &times[k * rounds + round]);
         }
     }
     if (rc == HKT_OK)
-        rc = hkt_all_reduce(times, times, (size_t)rounds * TUNE_ALGOS_MAX, HKT_F64, HKT_MAX, rank->comm, NULL);
+        rc = hkt_all_reduce(times, times, (size_t)rounds * (size_t)field->count, HKT_F64, HKT_MAX, rank->comm, NULL);
+    *out_times = times;
+    return rc;
+}
+
+enum hkt_status tune_measure(struct tune_rank *rank, const struct tune_case *c, const bool *which,
+                             double out_us[TUNE_ALGOS_MAX])
+{
+    struct field field = {0};
+    double *times = NULL;
+    enum hkt_status rc = HKT_OK;
+
     for (int k = 0; k < rank->nforced && rc == HKT_OK; k++) {
         if (!which[k])
             continue;
-        out_times->us[k] = quartile(&times[k * rounds], pace.rounds[k], 0, 1);
-        for (int half = 0; half < 2; half++)
-            out_times->half_us[half][k] = quartile(&times[k * rounds], pace.rounds[k], half, 2);
+        field.entrants[field.count] = (struct entrant){.algo = k};
+        rc = find_pace(rank, c, &field.entrants[field.count++]);
     }
+    if (rc == HKT_OK)
+        rc = hkt_broadcast(&field, &field, sizeof field, HKT_UINT8, 0, rank->comm, NULL);
+    if (rc == HKT_OK)
+        rc = take_turns(rank, c, &field, &times);
+    for (int i = 0; i < field.count && rc == HKT_OK; i++)
+        out_us[field.entrants[i].algo] = quantile(&times[i * rank->options->rounds], field.entrants[i].rounds, 0.25);
+    free(times);
+    return rc;
+}
+
+/** The median over rounds of one entrant's time over another's. */
+static double median_ratio(const struct tune_rank *rank, const double *times, int over, int under, int rounds)
+{
+    double ratios[TUNE_ROUNDS_MAX];
+
+    for (int i = 0; i < rounds; i++)
+        ratios[i] = times[over * rank->options->rounds + i] / times[under * rank->options->rounds + i];
+    return quantile(ratios, rounds, 0.5);
+}
+
+enum hkt_status tune_duel(struct tune_rank *rank, const struct tune_case *c, int algo, int rival, struct tune_duel *out_duel)
+{
+    struct field field = {.count = 3, .entrants = {{.algo = algo}, {.algo = rival}, {.algo = algo}}};
+    double *times = NULL;
+    enum hkt_status rc = HKT_OK;
+
+    for (int i = 0; i < 2 && rc == HKT_OK; i++)
+        rc = find_pace(rank, c, &field.entrants[i]);
+    field.entrants[2] = field.entrants[0];
+    const int rounds = field.entrants[0].rounds < field.entrants[1].rounds ? field.entrants[0].rounds : field.entrants[1].rounds;
+
+    for (int i = 0; i < field.count; i++)
+        field.entrants[i].rounds = rounds;
+    if (rc == HKT_OK)
+        rc = hkt_broadcast(&field, &field, sizeof field, HKT_UINT8, 0, rank->comm, NULL);
+    if (rc == HKT_OK)
+        rc = take_turns(rank, c, &field, &times);
+    if (rc == HKT_OK)
+        *out_duel = (struct tune_duel){median_ratio(rank, times, 0, 1, field.entrants[0].rounds),
+                                       median_ratio(rank, times, 0, 2, field.entrants[0].rounds)};
     free(times);
     return rc;
 }

@@ -39,7 +39,7 @@ struct hkt_tuned {
     int registered;          /* 1: for buffers of hkt_mem_alloc */
     size_t bytes_from, bytes_to; /* of the whole vector, as in hkt_choice_query */
     const char *algo;
-    double measured_us;
+    double measured_us;      /* at the smallest of these sizes, as measured near it */
 };
 
 /** The file that HOCKET_TUNE names, or where tables are looked for without it ($XDG_CACHE_HOME/hocket/tune.json, else

@@ -24,7 +24,7 @@ struct hkt__tune_row {
     int32_t algo;                  /* row of the registry */
     int64_t nranks;
     uint64_t bytes_from, bytes_to;
-    double measured_us;            /* of the algorithm at the size that was measured */
+    double measured_us;            /* of the algorithm at its smallest size, as measured near it */
 };
 
 struct hkt__tune_table {

@@ -67,6 +67,15 @@ class Tune(unittest.TestCase):
         self.assertIn(self.path, self.told)
         self.assertEqual(os.listdir(os.path.dirname(self.path)), ['tune.json'], 'nothing is left beside it')
 
+    def test_choices_cover_all_sizes(self):
+        ends = {}
+        for row in self.written['tables'][0]['choices']:
+            kind = (row['collective'], row['in_place'], row['registered'])
+            self.assertEqual(row['bytes_from'], ends.get(kind, -1) + 1, row)
+            self.assertGreaterEqual(row['bytes_to'], row['bytes_from'], row)
+            ends[kind] = row['bytes_to']
+        self.assertLessEqual(set(ends.values()), {10**15})
+
     def test_a_second_job_is_added_and_replaced(self):
         for count in (2, 2):
             result = run('tune', '-n', '3', '-c', 'barrier', '-r', '3', '-o', self.write(self.written, 'two.json'),
