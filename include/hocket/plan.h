@@ -65,7 +65,7 @@ struct hkt_verify_report {
 HKT_API HKT_NODISCARD enum hkt_status hkt_plan_verify(const struct hkt_plan_query *query,
                                                       struct hkt_verify_report *out_report);
 
-#define HKT_PRICE_COUNT 41   /* rows of the cost model: see hocket/tune.h */
+#define HKT_PRICE_COUNT 42   /* rows of the cost model: see hocket/tune.h */
 
 /** A case to choose an algorithm for. */
 struct hkt_choice_query {

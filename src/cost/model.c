@@ -15,6 +15,9 @@
 /* Slices whose messages wait for no other come in bursts: between 2 hosts an all-reduce of 1 to 16 MB in one round took 4 to 7 %
  * longer over 1 Gbit/s than one in two rounds, and 20 % and more without a limit. */
 #define ONE_ROUND 1.1
+#define CRUSH 0.5
+#define READERS_SHARE 0.3   /* a reader more of the same memory by system calls (fitted for 3) */
+#define PAYLOAD_BYTES 8192.0
 #define INLINE_BYTES 32.0   /* go with a message's header (HKT__ROOM_MIN, transport/transport.h) */
 
 const struct hkt__price_info hkt__price_infos[HKT__PRICE_COUNT] = {
@@ -46,14 +49,17 @@ void hkt__prices_init(struct hkt__prices *prices, double latency_ns, double ns_p
     if (is_memory) {
         if (crowd > 1) {
             /* A message waits for its receiver's turn, and what is needed for it has left the caches by then; but half the
-             * peers share the core. From a fit for 4 ranks on 2 cores, with rounds made a little dearer by hand. */
-            prices->price[HKT__PRICE_ROUND] += 350;
-            prices->price[HKT__PRICE_SWITCH] *= 0.7;
-            prices->price[HKT__PRICE_MESSAGE] *= 1.1;
-            prices->price[HKT__PRICE_PAYLOAD] *= 0.5;
-            prices->price[HKT__PRICE_FRESH_L2] *= 0.85;
-            prices->price[HKT__PRICE_DIRECT_L2] *= 1.3;
-            prices->price[HKT__PRICE_FAR_L2] *= 1.6;
+             * peers share the core. From a fit for 4 ranks on 2 cores, 2026-11-30. */
+            prices->price[HKT__PRICE_ROUND] += 830;
+            prices->price[HKT__PRICE_SHARED_CALL] += 600;
+            prices->price[HKT__PRICE_SWITCH] *= 0.5;
+            prices->price[HKT__PRICE_MESSAGE] *= 1.3;
+            prices->price[HKT__PRICE_PAYLOAD] *= 0.2;
+            prices->price[HKT__PRICE_ACCESS] *= 0.3;
+            prices->price[HKT__PRICE_FAR_ACCESS] *= 1.15;
+            prices->price[HKT__PRICE_RECEIVE_L2] *= 1.25;
+            prices->price[HKT__PRICE_FRESH_L2] *= 0.87;
+            prices->price[HKT__PRICE_FAR_LLC] *= 0.8;
         }
         return;
     }
@@ -115,7 +121,26 @@ static double count_slices(const struct hkt__profile *profile, const struct hkt_
 struct rates {
     double share[3];
     bool far;
+    double crush, read_crush; /* what system calls on memory of peers cost, as a multiple of their prices; bytes so read */
 };
+
+/** Such calls hold each other up: prices are for ranks that all make them; one alone takes less (fitted for 2 ranks). */
+static double crush_of(const struct hkt__profile *profile)
+{
+    double most = 0;
+
+    for (int32_t i = 0; i < profile->nlooks; i++)
+        most = fmax(most, profile->looks[i].accesses);
+    return most > 0 ? 1 - CRUSH + CRUSH * profile->mean.accesses / most : 1;
+}
+
+/** Where several ranks read the same pages, these are what they wait for. */
+static double read_crush_of(const struct hkt__profile *profile)
+{
+    const double readers = profile->mean.read * profile->nranks / profile->sources;
+
+    return readers > 1 ? 1 + READERS_SHARE * (readers - 1) : 1;
+}
 
 static void add_bytes(double *amounts, enum hkt__price first, double bytes, const struct rates *rates)
 {
@@ -123,12 +148,11 @@ static void add_bytes(double *amounts, enum hkt__price first, double bytes, cons
         amounts[(int)first + level] += bytes * rates->share[level];
 }
 
-/** How much of the cost of a payload a message of some bytes pays: its first lines one after the other, then all. */
+/** How much of the cost of a payload a message of some bytes pays. Its first lines come one after the other, further ones
+ *  are fetched ahead, more of them the longer it is (fitted: up to 8 KiB by the square root). */
 static double payload_share(double bytes)
 {
-    const double share = bytes > INLINE_BYTES ? log2(bytes / INLINE_BYTES) / 4 : 0;
-
-    return share < 1 ? share : 1;
+    return bytes > INLINE_BYTES ? fmin(1, sqrt(bytes / PAYLOAD_BYTES)) : 0;
 }
 
 /** n bytes of work, `times` over. */
@@ -139,7 +163,9 @@ static void add_work(double *amounts, const struct hkt__work *work, double n, do
         amounts[HKT__PRICE_PAYLOAD] +=
             times * work->parcels * payload_share(n * (work->sent + work->received + work->fresh) / work->parcels);
     amounts[HKT__PRICE_STEP] += times * work->steps;
-    amounts[rates->far ? HKT__PRICE_FAR_ACCESS : HKT__PRICE_ACCESS] += times * work->accesses;
+    const double far = times * rates->crush;
+
+    amounts[rates->far ? HKT__PRICE_FAR_ACCESS : HKT__PRICE_ACCESS] += far * work->accesses;
     add_bytes(amounts, HKT__PRICE_SEND_L2, times * n * work->sent, rates);
     add_bytes(amounts, HKT__PRICE_RECEIVE_L2, times * n * work->received, rates);
     amounts[HKT__PRICE_NET_MESSAGE] += times * work->net_messages;
@@ -148,9 +174,9 @@ static void add_work(double *amounts, const struct hkt__work *work, double n, do
     add_bytes(amounts, HKT__PRICE_COPY_L2, times * n * work->copied, rates);
     add_bytes(amounts, HKT__PRICE_REDUCE_L2, times * n * work->reduced, rates);
     add_bytes(amounts, HKT__PRICE_FRESH_L2, times * n * work->fresh, rates);
-    add_bytes(amounts, rates->far ? HKT__PRICE_FAR_L2 : HKT__PRICE_FRESH_L2, times * n * work->relayed, rates);
-    add_bytes(amounts, rates->far ? HKT__PRICE_FAR_L2 : HKT__PRICE_DIRECT_L2, times * n * work->read, rates);
-    add_bytes(amounts, rates->far ? HKT__PRICE_FAR_WRITE_L2 : HKT__PRICE_DIRECT_L2, times * n * work->written, rates);
+    add_bytes(amounts, rates->far ? HKT__PRICE_FAR_L2 : HKT__PRICE_FRESH_L2, far * rates->read_crush * n * work->relayed, rates);
+    add_bytes(amounts, rates->far ? HKT__PRICE_FAR_L2 : HKT__PRICE_DIRECT_L2, far * rates->read_crush * n * work->read, rates);
+    add_bytes(amounts, rates->far ? HKT__PRICE_FAR_WRITE_L2 : HKT__PRICE_DIRECT_L2, far * n * work->written, rates);
 }
 
 static double cost_of(const double *amounts, const struct hkt__prices *prices)
@@ -249,9 +275,10 @@ void hkt__model_amounts(const struct hkt__profile *profile, const struct hkt__pr
     const double wait = profile->wait, burden = burden_of(profile->peers, PEER_SHARE, PEERS_FITTED);
     const double net_burden = burden_of(profile->net_peers, NET_PEER_SHARE, NET_PEERS_MEASURED);
     struct dearest first = {.prices = prices, .ns = -1}, rest = {.prices = prices, .ns = -1};
-    struct rates rates = {.far = args->far};
+    struct rates rates = {.far = args->far, .crush = args->far ? crush_of(profile) : 1,
+                          .read_crush = args->far ? read_crush_of(profile) : 1};
 
-    find_levels(prices, args->touched * (double)args->bytes, rates.share);
+    find_levels(prices, (args->touched + profile->mean.read + profile->mean.relayed) * (double)args->bytes, rates.share);
     consider_ranks(&rest, profile, n, &none, &rates);
     consider_ranks(&first, profile, n, waits, &rates);
     consider_paths(&first, profile, n, &rates);
@@ -260,6 +287,7 @@ void hkt__model_amounts(const struct hkt__profile *profile, const struct hkt__pr
     for (int i = HKT__PRICE_NET_WIRE; i < HKT__PRICE_COUNT; i++)
         out_amounts[i] *= burst(profile, slices);
     out_amounts[HKT__PRICE_CALL] += 1;
+    out_amounts[HKT__PRICE_SHARED_CALL] += profile->touches_peers;
 }
 
 double hkt__model_ns(const struct hkt__profile *profile, const struct hkt__prices *prices,

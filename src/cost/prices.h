@@ -22,22 +22,23 @@
 /* X(ID, name, default, help). Defaults: fitted by `hocket tune` on a 2-core virtual Xeon (2 MiB second-level cache, shared
  * last level) for 2 and 4 ranks, 2026-11; ratios carry over to other machines better than the figures. */
 #define HKT__PRICES_TABLE(X)                                                                                           \
-    X(CALL, "call_ns", 50, "a call, whatever it does")                                                                 \
-    X(ROUND, "round_ns", 160, "a message on its way, its receiver waiting")                                            \
-    X(MESSAGE, "message_ns", 113, "a message, at either end: time of the core")                                        \
-    X(PAYLOAD, "payload_ns", 157, "a message too large for its header's line, at either end")                          \
-    X(STEP, "step_ns", 50, "a local step")                                                                             \
+    X(CALL, "call_ns", 21, "a call, whatever it does")                                                                 \
+    X(ROUND, "round_ns", 148, "a message on its way, its receiver waiting")                                            \
+    X(MESSAGE, "message_ns", 84, "a message, at either end: time of the core")                                         \
+    X(PAYLOAD, "payload_ns", 365, "a message too large for its header's line, at either end")                          \
+    X(STEP, "step_ns", 58, "a local step")                                                                             \
     X(SWITCH, "switch_ns", 450, "a rank gives its core to another one")                                                \
-    X(ACCESS, "access_ns", 75, "an operand in memory of a peer: the caches miss once")                                 \
-    X(FAR_ACCESS, "far_access_ns", 860, "an operand reached by a system call")                                         \
-    HKT__LEVELS(X, SEND, "send", 0.066, 0.084, 0.12, "put into a channel")                                             \
-    HKT__LEVELS(X, RECEIVE, "receive", 0.064, 0.072, 0.12, "taken out of a channel")                                   \
-    HKT__LEVELS(X, COPY, "copy", 0.02, 0.085, 0.1, "copied within a rank")                                             \
-    HKT__LEVELS(X, REDUCE, "reduce", 0.005, 0.03, 0.05, "an input of a reduction beyond the first")                    \
-    HKT__LEVELS(X, FRESH, "fresh", 0.072, 0.105, 0.14, "written for peers to read, or read so")                        \
-    HKT__LEVELS(X, DIRECT, "direct", 0.026, 0.064, 0.1, "else read or written in memory of a peer")                    \
-    HKT__LEVELS(X, FAR, "far", 0.057, 0.148, 0.2, "else moved by a system call")                                       \
-    HKT__LEVELS(X, FAR_WRITE, "far_write", 0.13, 0.23, 0.3, "results written to a peer by a system call")              \
+    X(SHARED_CALL, "shared_call_ns", 16, "a call that touches memory of peers: all tell when they are done with it")   \
+    X(ACCESS, "access_ns", 103, "an operand in memory of a peer: the caches miss once")                                \
+    X(FAR_ACCESS, "far_access_ns", 1100, "an operand reached by a system call")                                        \
+    HKT__LEVELS(X, SEND, "send", 0.06, 0.088, 0.12, "put into a channel")                                              \
+    HKT__LEVELS(X, RECEIVE, "receive", 0.052, 0.086, 0.12, "taken out of a channel")                                   \
+    HKT__LEVELS(X, COPY, "copy", 0.018, 0.07, 0.1, "copied within a rank")                                             \
+    HKT__LEVELS(X, REDUCE, "reduce", 0.013, 0.025, 0.05, "an input of a reduction beyond the first")                   \
+    HKT__LEVELS(X, FRESH, "fresh", 0.063, 0.106, 0.14, "written for peers to read, or read so")                        \
+    HKT__LEVELS(X, DIRECT, "direct", 0.022, 0.065, 0.1, "else read or written in memory of a peer")                    \
+    HKT__LEVELS(X, FAR, "far", 0.066, 0.157, 0.2, "else moved by a system call")                                       \
+    HKT__LEVELS(X, FAR_WRITE, "far_write", 0.13, 0.18, 0.3, "results written to a peer by a system call")              \
     HKT__NET_TABLE(X)
 
 enum hkt__price {

@@ -28,14 +28,21 @@ struct maker {
     struct hkt__sched *scheds[HKT__PROFILE_LOOKS];
 };
 
-/** Where there is a root, ranks that only give need not wait for the others: they run ahead, by a few frames or by the
- *  instances of scratch. Not where peers use their very buffers. The shares are fitted, as prices are. */
-static double waiting_share(const struct hkt__algo *algo)
+/** What all ranks put in, in whole vectors. */
+static double sources(enum hkt_coll coll, int nranks)
 {
-    const enum hkt_coll coll = algo->info.coll;
-    const bool is_rooted = coll == HKT_BROADCAST || coll == HKT_REDUCE || coll == HKT_GATHER || coll == HKT_SCATTER;
+    return coll == HKT_BROADCAST || coll == HKT_SCATTER || coll == HKT_GATHER || coll == HKT_ALL_GATHER ||
+           coll == HKT_ALL_GATHER_V ? 1 : nranks;
+}
 
-    return !is_rooted || algo->user_direct ? 1 : algo->info.needs_direct ? 0.6 : 0.1;
+#define RUN_AHEAD 0.1 /* the share of waiting that is left where ranks run ahead (fitted, as prices are) */
+
+static bool receives(const struct hkt__sched *sched)
+{
+    for (int32_t i = 0; i < sched->nsteps; i++)
+        if (hkt__queue_kind(&sched->steps[i]) == HKT__QUEUE_RX)
+            return true;
+    return false;
 }
 
 /** Up to `most` ranks of a host, evenly. */
@@ -240,6 +247,9 @@ static enum hkt_status look(struct maker *maker, struct hkt__profile *profile)
             break;
         hkt__work_count(&maker->footing, maker->scheds[i], &works[i]);
         rc = count_peers(maker, maker->scheds[i], 1.0 / looks, profile);
+        /* Ranks that only give need not wait for the others: they run ahead, by a few frames or the instances of scratch. */
+        if (!receives(maker->scheds[i]))
+            profile->wait = RUN_AHEAD;
         add_look(profile, &works[i], looks);
         profile->cuts = maker->scheds[i]->cuts;
         profile->scratch_chunks = maker->scheds[i]->scratch_chunks;
@@ -252,7 +262,9 @@ static enum hkt_status look(struct maker *maker, struct hkt__profile *profile)
 enum hkt_status hkt__profile_make(const struct hkt__algo *algo, const struct hkt__site *site, int nranks, bool in_place,
                                   struct hkt__profile *out_profile)
 {
-    struct hkt__profile profile = {.waits = {algo->rounds(nranks), 0}, .wait = waiting_share(algo),
+    struct hkt__profile profile = {.waits = {algo->rounds(nranks), 0}, .wait = 1,
+                                   .touches_peers = algo->info.needs_direct && nranks > 1,
+                                   .nranks = nranks, .sources = sources(algo->info.coll, nranks),
                                    .blocks = hkt__vector_blocks(algo->info.coll, nranks)};
     struct maker maker = {.algo = algo, .footing = {site, hkt__site_ranks(site, algo)}, .nranks = nranks, .in_place = in_place};
 

@@ -41,6 +41,9 @@ struct hkt__profile {
     } paths[2];                    /* critical paths of one slice: of small ones, of large ones. See path.h */
     double wire;                   /* bytes / n that the busiest host sends to others, or receives, whichever is more */
     double wait;                   /* share of the waiting that is paid where calls follow each other */
+    bool touches_peers;            /* their memory */
+    int32_t nranks;
+    double sources;                /* inputs of all ranks together, as a multiple of n */
     int32_t blocks, cuts, scratch_chunks; /* what slicing depends on */
 };
 

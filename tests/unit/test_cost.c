@@ -66,6 +66,15 @@ static void recursive_doubling_is_counted(void **state)
     near(doubling.paths[0].waits.rounds, 2);
 }
 
+/** Ranks run ahead where one receives nothing; in a scatter and all-gather the root receives too. */
+static void who_receives_nothing_runs_ahead(void **state)
+{
+    (void)state;
+    assert_true(profile_of(HKT_BROADCAST, "binomial", 4).wait < 1);
+    near(profile_of(HKT_BROADCAST, "scatter_all_gather", 4).wait, 1);
+    near(profile_of(HKT_ALL_REDUCE, "ring", 4).wait, 1);
+}
+
 static void two_shot_is_counted(void **state)
 {
     const struct hkt__profile two_shot = profile_of(HKT_ALL_REDUCE, "two_shot", 4);
@@ -485,6 +494,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(ring_is_counted),
         cmocka_unit_test(recursive_doubling_is_counted),
+        cmocka_unit_test(who_receives_nothing_runs_ahead),
         cmocka_unit_test(two_shot_is_counted),
         cmocka_unit_test(a_root_is_busier_than_the_mean),
         cmocka_unit_test(predictions_grow_with_bytes),
