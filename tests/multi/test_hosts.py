@@ -85,18 +85,27 @@ class Collectives(Case):
     def test_4_hosts_of_2_ranks(self):
         self.check_transports(self.check((0, 1, 2, 3), 2), 2)
 
-    def test_shared_memory_within_ucx_between(self):
-        """Where this build has it. Large calls take schedules that go between hosts once."""
-        info = json.loads(subprocess.run([HOCKET, 'info', '--json'], check=True, capture_output=True, text=True).stdout)
-        ucx = next(feature for feature in info['features'] if feature['name'] == 'ucx')
-        if not ucx['present'] or SMALL:
-            self.skipTest(ucx['reason'])
+    def check_hierarchy(self, between, **settings):
+        """Eight ranks in two ways: large calls take schedules that go between hosts once."""
         for where, per_host in (((0, 1), 4), ((0, 1, 2, 3), 2)):
             with self.subTest(hosts=len(where)):
-                results = self.check(where, per_host, ['1', '70001'], HOCKET_TRANSPORT='shm,ucx', HOCKET_DEBUG='plan=info',
-                                     UCX_TLS='self,tcp')
-                self.check_transports(results, per_host, 'ucx')
+                results = self.check(where, per_host, ['1', '70001'], HOCKET_TRANSPORT=f'shm,{between}', HOCKET_DEBUG='plan=info',
+                                     **settings)
+                self.check_transports(results, per_host, between)
                 self.assertRegex(results[0].err, r'all_reduce.*hierarchical')
+
+    @unittest.skipIf(SMALL, 'eight ranks')
+    def test_shared_memory_within_tcp_between(self):
+        self.check_hierarchy('tcp')
+
+    @unittest.skipIf(SMALL, 'eight ranks')
+    def test_shared_memory_within_ucx_between(self):
+        """Where this build has it."""
+        info = json.loads(subprocess.run([HOCKET, 'info', '--json'], check=True, capture_output=True, text=True).stdout)
+        ucx = next(feature for feature in info['features'] if feature['name'] == 'ucx')
+        if not ucx['present']:
+            self.skipTest(ucx['reason'])
+        self.check_hierarchy('ucx', UCX_TLS='self,tcp')
 
     def test_perf_as_torchrun_starts_it(self):
         """The command itself, with the variables of torchrun and nothing else."""
