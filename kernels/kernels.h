@@ -151,8 +151,11 @@ struct hkt__cuda_module {
     /** Copies, or sets to a value, in the stream's order. */
     int (*stream_copy)(void *dst, const void *src, size_t bytes, void *stream);
     int (*stream_set)(void *p, int value, size_t bytes, void *stream);
+    /** Calls a function of the host, in the stream's order, by a thread of CUDA's; it must not call CUDA. Not called when
+     *  what was enqueued before it has failed. */
+    int (*stream_call)(void *stream, void (*function)(void *user), void *user);
 };
-#define HKT__CUDA_ABI 4
+#define HKT__CUDA_ABI 5
 #define HKT__CUDA_NOT_READY 600 /* cudaErrorNotReady */
 
 /** The one symbol that leaves hocket_cuda.so. */

@@ -224,6 +224,7 @@ const struct hkt__cuda_module *hkt__cuda_module(void)
         .stream_wait = hkt__cuda_stream_wait,
         .stream_copy = hkt__cuda_stream_copy,
         .stream_set = hkt__cuda_stream_set,
+        .stream_call = hkt__cuda_stream_call,
     };
 
     return &module;

@@ -39,6 +39,7 @@ int hkt__cuda_event_query(void *event);
 int hkt__cuda_stream_wait(void *stream, void *event);
 int hkt__cuda_stream_copy(void *dst, const void *src, size_t bytes, void *stream);
 int hkt__cuda_stream_set(void *p, int value, size_t bytes, void *stream);
+int hkt__cuda_stream_call(void *stream, void (*function)(void *user), void *user);
 
 /** Between these two `device` is current. The first fails: nothing has changed. The second returns rc, or why the device
  *  before could not be had again. */

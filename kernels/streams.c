@@ -103,3 +103,8 @@ int hkt__cuda_stream_set(void *p, int value, size_t bytes, void *stream)
 {
     return (int)cudaMemsetAsync(p, value, bytes, (cudaStream_t)stream);
 }
+
+int hkt__cuda_stream_call(void *stream, void (*function)(void *user), void *user)
+{
+    return (int)cudaLaunchHostFunc((cudaStream_t)stream, function, user);
+}

@@ -67,7 +67,7 @@ static void look_at_features(struct doctor_report *report)
 
     for (int i = 0; hkt_feature_get(i, &feature) == HKT_OK; i++) {
         const bool is_extra = strcmp(feature.name, "verbs") == 0 || strcmp(feature.name, "ucx") == 0 ||
-                              strcmp(feature.name, "net") == 0;
+                              strcmp(feature.name, "net") == 0 || strcmp(feature.name, "cuda_p2p") == 0;
 
         if (strcmp(feature.name, "copies") == 0 || strcmp(feature.name, "cores") == 0)
             hkt_doctor_add(report, feature.name, feature.present ? DOCTOR_OK : DOCTOR_WARN, "", "%s", feature.reason);

@@ -67,21 +67,24 @@ static uint64_t process_word(void)
     return atomic_load_explicit(&word, memory_order_relaxed) + (uint64_t)getpid() * 0x9E3779B97F4A7C15u;
 }
 
-/** Waits for the stream: 0, or what CUDA said. */
-static int drain(const struct hkt__cuda_module *module, void *stream, int device)
+int hkt__cuda_drain(const struct hkt__cuda_module *module, void *stream, int device)
 {
     const int64_t until_ns = hkt__now_ns() + WAIT_NS;
-    int rc;
+    int rc, nfailed = 0;
 
-    while ((rc = module->stream_query(stream, device)) == HKT__CUDA_NOT_READY && hkt__now_ns() < until_ns)
+    while ((rc = module->stream_query(stream, device)) != 0 && hkt__now_ns() < until_ns) {
+        nfailed += rc != HKT__CUDA_NOT_READY;
+        if (nfailed > 1)
+            break;
         nanosleep(&(struct timespec){.tv_nsec = 20000}, NULL);
+    }
     return rc;
 }
 
 /** Waits in any case: what was enqueued before a failure may still use memory of the caller's. */
 static enum hkt_status settle(const struct hkt__cuda_group *group, int rc, const char *what)
 {
-    const int drained = drain(group->module, group->stream, group->device);
+    const int drained = hkt__cuda_drain(group->module, group->stream, group->device);
 
     if (rc == 0)
         rc = drained;
@@ -105,7 +108,7 @@ enum hkt_status hkt__cuda_group_open(struct hkt__cuda_group *group, struct hkt__
     if (rc == 0)
         rc = module->stream_set(arena, 0, bytes, group->stream);
     if (rc == 0)
-        rc = drain(module, group->stream, device);
+        rc = hkt__cuda_drain(module, group->stream, device);
     if (rc == 0)
         rc = module->device_place(device, offer.place, sizeof offer.place);
     if (rc == 0)
@@ -187,6 +190,12 @@ static enum hkt_status map_one(struct hkt__cuda_group *group, const struct hkt__
     return HKT_OK;
 }
 
+enum hkt_status hkt__cuda_group_map_one(struct hkt__cuda_group *group, int peer, const struct hkt__cuda_offer *own,
+                                        const struct hkt__cuda_offer *offer)
+{
+    return map_one(group, offer, peer, offer->process == own->process);
+}
+
 enum hkt_status hkt__cuda_group_map(struct hkt__cuda_group *group, const struct hkt__cuda_offer *offers)
 {
     const int rank = group->rank;
@@ -249,7 +258,7 @@ static void unmap(const struct hkt__cuda_group *group, int peer)
     uint32_t *mark = &tail_at(group, peer)->closed[group->rank];
 
     if (module->stream_set(mark, 0xff, sizeof *mark, group->stream) != 0 ||
-        drain(module, group->stream, group->device) != 0)
+        hkt__cuda_drain(module, group->stream, group->device) != 0)
         (void)module->copy_wait(mark, &(uint32_t){UINT32_MAX}, sizeof *mark, group->device);
     if (group->is_imported[peer] && module->ipc_close(group->arenas[peer], group->device) != 0)
         (void)module->ipc_close(group->arenas[peer], group->device);
@@ -264,7 +273,7 @@ static bool reap(struct orphan *orphan)
 
     if (orphan->waits_for != 0) {
         rc = module->stream_copy(closed, tail_of(orphan->arena, orphan->arena_bytes)->closed, sizeof closed, orphan->stream);
-        const int drained = drain(module, orphan->stream, orphan->device); /* in any case: it writes to this stack */
+        const int drained = hkt__cuda_drain(module, orphan->stream, orphan->device); /* in any case: it writes to this stack */
 
         rc = rc != 0 ? rc : drained;
     }
@@ -301,9 +310,11 @@ void hkt__cuda_group_close(struct hkt__cuda_group *group, uint64_t mapped_by)
 
     if (group->module == NULL)
         return;
+    pthread_mutex_lock(&orphans_lock); /* of arenas of this process no mark is looked at as it is made */
     for (int peer = 0; peer < group->nranks; peer++)
         if ((group->mapped >> peer & 1) != 0)
             unmap(group, peer);
+    pthread_mutex_unlock(&orphans_lock);
     orphan = hkt__calloc(1, sizeof *orphan); /* without one the arena stays as it is: a peer's device may use it */
     if (orphan != NULL) {
         *orphan = (struct orphan){.module = group->module, .arena = group->arenas[group->rank], .stream = group->stream,

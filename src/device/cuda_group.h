@@ -45,11 +45,19 @@ HKT_NODISCARD enum hkt_status hkt__cuda_group_open(struct hkt__cuda_group *group
 /** Maps the arenas of all and writes to them. offers: [nranks]. */
 HKT_NODISCARD enum hkt_status hkt__cuda_group_map(struct hkt__cuda_group *group, const struct hkt__cuda_offer *offers);
 HKT_NODISCARD enum hkt_status hkt__cuda_group_check(struct hkt__cuda_group *group);
+/** Maps the arena of one rank, for those that know others one by one and try mappings themselves. own: this rank's offer. */
+HKT_NODISCARD enum hkt_status hkt__cuda_group_map_one(struct hkt__cuda_group *group, int peer,
+                                                      const struct hkt__cuda_offer *own,
+                                                      const struct hkt__cuda_offer *offer);
 /** Never waits for a peer. mapped_by: the set of peers that may have mapped the own arena, and live. No work of this rank on
  *  the arenas may be outstanding. Nothing to do where open failed or close was called before. */
 void hkt__cuda_group_close(struct hkt__cuda_group *group, uint64_t mapped_by);
 /** Frees arenas of groups closed here whose peers have closed since. */
 void hkt__cuda_arenas_sweep(void);
+
+/** Waits until the stream has done what it was given: 0, or what CUDA said; HKT__CUDA_NOT_READY: it does not end. A question
+ *  that fails is asked again, for the work may go on, and use memory of the caller's. */
+int hkt__cuda_drain(const struct hkt__cuda_module *module, void *stream, int device);
 
 /** A failure of CUDA: "CUDA: cannot <what>: <its text>". */
 enum hkt_status hkt__cuda_failed(const struct hkt__cuda_module *module, int rc, const char *what);

@@ -42,7 +42,7 @@ static bool when_named(void)
     return false;
 }
 
-/* Typical prices: verbs on 100 Gbit/s adapters, about 2 us and 11 GB/s; ucx within a host, see ucx.c. */
+/* Typical prices: verbs on 100 Gbit/s adapters, about 2 us and 11 GB/s; ucx and cuda_p2p within a host, see ucx.c and cuda_p2p.c. */
 static struct module modules[] = {
     {.name = "verbs", .summary = "InfiniBand and RoCE: RDMA by libibverbs",
      .mend = "build hocket where libibverbs-dev is installed, and install libibverbs1 here; or use tcp over the same network",
@@ -50,6 +50,9 @@ static struct module modules[] = {
     {.name = "ucx", .summary = "whatever UCX reaches; used where HOCKET_TRANSPORT names it",
      .mend = "build hocket where libucx-dev is installed, and install libucx0 here; or use shm and tcp",
      .is_wanted = when_named, .typical = {.latency_ns = 1500, .ns_per_byte = 0.25}},
+    {.name = "cuda_p2p", .summary = "devices of one host, by their copy engines; used where HOCKET_TRANSPORT names it",
+     .mend = "install it from the same build; or use thread and shm",
+     .is_wanted = when_named, .typical = {.flags = HKT__TP_POLLED, .latency_ns = 20000, .ns_per_byte = 0.08}},
 };
 #define MODULE_COUNT ((int)(sizeof modules / sizeof modules[0]))
 
@@ -233,10 +236,11 @@ static void describe_on(int index, char *out_text, size_t bytes)
     }
 MODULE_ENTRIES(0)
 MODULE_ENTRIES(1)
+MODULE_ENTRIES(2)
 #undef MODULE_ENTRIES
 
 #define STUB(i) {.probe = probe_##i, .query = query_##i, .open = open_##i, .describe = describe_##i}
-static struct hkt__tp_ops stubs[] = {STUB(0), STUB(1)}; /* names are filled in at once, before any other thread reads */
+static struct hkt__tp_ops stubs[] = {STUB(0), STUB(1), STUB(2)}; /* names are filled in at once, before any other thread reads */
 #undef STUB
 _Static_assert(sizeof stubs / sizeof stubs[0] == sizeof modules / sizeof modules[0], "a stand-in for each module");
 

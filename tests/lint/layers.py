@@ -15,6 +15,7 @@ LAYERS = {
     'src/topology': ['hocket', 'core'],
     'src/transport': ['hocket', 'core'],
     'src/device': ['hocket', 'core', 'kernels'],
+    'src/cuda_p2p': ['hocket', 'core', 'transport', 'device', 'kernels'],
     'src/algos': ['hocket', 'core', 'sched'],
     'src/cost': ['hocket', 'core', 'sched', 'topology', 'algos'],
     'src/exec': ['hocket', 'core', 'sched', 'transport', 'device'],

@@ -379,7 +379,9 @@ static void run_pass(const struct pass *pass, int64_t totals[RANKS_COUNTERS])
 {
     struct hkt_config config = HKT_CONFIG_INIT;
     const struct ranks_job job = {.kind = pass->kind, .nranks = pass->nranks, .config = &config, .deadline_s = 600,
-                                  .settings = pass->settings, .fn = run_matrix, .arg = (void *)(uintptr_t)pass};
+                                  .settings = pass->settings, .fn = run_matrix, .arg = (void *)(uintptr_t)pass,
+                                  /* memory of devices stays while another process has it open */
+                                  .leaves_descriptors = strcmp(pass->transport, "cuda_p2p") == 0};
     struct ranks_shared *shared;
     static char text[RANKS_TEXT_MAX];
     const int64_t begin_ms = ranks_now_ms();

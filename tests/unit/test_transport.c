@@ -22,7 +22,7 @@
 
 static void every_table_is_complete(void **state)
 {
-    static const char *const names[] = { "thread", "shm", "net", "verbs", "ucx", "tcp" };
+    static const char *const names[] = { "thread", "shm", "net", "verbs", "ucx", "cuda_p2p", "tcp" };
     const struct hkt__tp_ops *table;
     int count = 0;
 
@@ -32,13 +32,13 @@ static void every_table_is_complete(void **state)
         assert_ptr_equal(hkt__transport_find(names[count]), table);
         assert_true(table->summary[0] != '\0');
         assert_true(table->probe && table->is_wanted && table->query && table->open);
-        if (strcmp(table->name, "verbs") == 0 || strcmp(table->name, "ucx") == 0)
+        if (strcmp(table->name, "verbs") == 0 || strcmp(table->name, "ucx") == 0 || strcmp(table->name, "cuda_p2p") == 0)
             continue; /* a module: the rest is in its own table */
         assert_true(table->close && table->address && table->reach);
         assert_true(table->dom_open && table->dom_connect && table->dom_close && table->chan_open);
         assert_true(table->window && table->park && table->wake);
     }
-    assert_int_equal(count, 6);
+    assert_int_equal(count, 7);
     assert_null(hkt__transport_get(-1));
     assert_null(hkt__transport_find("sh"));
     assert_null(hkt__transport_find("shmm"));
@@ -56,7 +56,7 @@ static void a_list_allows_or_forbids(void **state)
         { "^tcp,shm", "shm", 0 }, { "^tcp,shm", "thread", 1 }, { "shn", "shm", -1 },      { "shm,", "shm", -1 },
         { ",shm", "shm", -1 },    { "^", "shm", -1 },         { "shm,^tcp", "shm", -1 }, { "shm tcp", "shm", -1 },
         { "SHM", "shm", -1 },     { "sh", "shm", -1 },         { "", "ucx", 0 },          { "^tcp", "ucx", 0 },
-        { "shm,ucx", "ucx", 1 },  { "^ucx", "ucx", 0 },
+        { "shm,ucx", "ucx", 1 },  { "^ucx", "ucx", 0 },       { "", "cuda_p2p", 0 },     { "cuda_p2p", "cuda_p2p", 1 },
         { "", "net", 0 },         { "^tcp", "net", 0 },       { "net,tcp", "net", 1 },
     };
 
