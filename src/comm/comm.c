@@ -49,7 +49,7 @@ static enum hkt_status choose_routes(struct hkt_comm *comm)
     const struct hkt__job *job = comm->job;
     struct hkt__routes *routes = &comm->routes;
     int last_memory = -1;
-    char why[512];
+    char why[HKT__ERROR_TEXT_MAX - 256];
 
     for (int r = 0; r < comm->nranks; r++) {
         const unsigned char *usable = job->usable + (size_t)comm->job_ranks[r] * HKT__TRANSPORTS_MAX;
@@ -59,7 +59,7 @@ static enum hkt_status choose_routes(struct hkt_comm *comm)
             if (job->tps[t] != NULL && usable[t])
                 routes->tp_of[r] = (unsigned char)t;
         if (routes->tp_of[r] == HKT__TP_NONE && r != comm->rank) {
-            hkt__job_explain_unreachable(job, comm->job_ranks[r], why, sizeof why);
+            hkt__job_explain_unreachable(job, why, sizeof why);
             return hkt__fail_peer(HKT_ERR_UNSUPPORTED, r, "no transport reaches rank %d (%s): allow one on both sides "
                                   "with HOCKET_TRANSPORT", r, why);
         }

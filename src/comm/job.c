@@ -369,17 +369,32 @@ void hkt__job_release(struct hkt__job *job)
         job_destroy(job);
 }
 
-void hkt__job_explain_unreachable(const struct hkt__job *job, int rank, char *out_text, size_t bytes)
+/** Append to a text of `bytes`; what does not fit is cut. */
+static void append(char *text, size_t bytes, const char *separator, const char *what)
 {
-    size_t used = 0;
+    const size_t used = strlen(text);
+
+    snprintf(text + used, bytes - used, "%s%s", used > 0 ? separator : "", what);
+}
+
+void hkt__job_explain_unreachable(const struct hkt__job *job, char *out_text, size_t bytes)
+{
+    char denied[256] = "";
 
     out_text[0] = '\0';
-    for (int t = 0; t < job->ntransports && used < bytes; t++) {
-        const char *why = job->tps[t] != NULL ? "does not reach it" : job->absent[t][0] != '\0' ? job->absent[t] : "not allowed";
-        const int n = snprintf(out_text + used, bytes - used, "%s%s: %s", used > 0 ? "; " : "",
-                               hkt__transport_get(t)->name, why);
+    for (int t = 0; t < job->ntransports; t++) {
+        const char *name = hkt__transport_get(t)->name, *absent = job->absent[t];
+        char why[sizeof job->absent[t] + 32];
 
-        used += n > 0 ? (size_t)n : 0;
+        if (job->tps[t] == NULL && absent[0] == '\0') {
+            append(denied, sizeof denied, ", ", name);
+            continue;
+        }
+        snprintf(why, sizeof why, "%s: %s", name, job->tps[t] != NULL ? "does not reach it" : absent);
+        append(out_text, bytes, "; ", why);
     }
-    (void)rank;
+    if (denied[0] != '\0') {
+        append(out_text, bytes, "; ", "not allowed: ");
+        append(out_text, bytes, "", denied);
+    }
 }

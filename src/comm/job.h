@@ -62,8 +62,8 @@ void hkt__job_forget(struct hkt__job *job, struct hkt_comm *comm);
 void hkt__job_hold(struct hkt__job *job);
 void hkt__job_release(struct hkt__job *job);
 
-/** Why no transport reaches a rank, for errors. */
-void hkt__job_explain_unreachable(const struct hkt__job *job, int rank, char *out_text, size_t bytes);
+/** Why no transport reaches a rank, for errors: each transport's reason, then those that are not allowed. */
+void hkt__job_explain_unreachable(const struct hkt__job *job, char *out_text, size_t bytes);
 
 /** All-gather among the members of something; `arg` says of what. */
 typedef enum hkt_status hkt__exchange_fn(void *arg, const void *in, size_t bytes, void *out);

@@ -133,6 +133,7 @@ struct hkt__net_link {
     enum hkt_status failed;          /* sticky */
     char why[HKT__NET_TEXT_MAX];
     bool is_well, is_peer_well;      /* while opening: the plugin has done, or may yet do, its part */
+    bool is_connecting;              /* the plugin keeps a connection half made in the handle */
     bool is_leaving;                 /* the peer closes, after frames_last frames */
     uint32_t frames_last;
     struct hkt__chan *wire_tx, *wire_rx;

@@ -135,11 +135,26 @@ enum hkt_status hkt__net_link_create(struct hkt__net_dom *dom, int peer, int lan
     return HKT_OK;
 }
 
+/** The interface has no call that gives up a connection half made, of which plugins keep a descriptor in the handle: so make
+ *  it whole, where a few more calls do, for release to close. Where they do not, the descriptor stays with the plugin. */
+static void finish_connect(struct hkt__net_link *link)
+{
+    const struct hkt__error kept = *hkt__error_here();
+    enum hkt_status rc = HKT_AGAIN;
+
+    for (int i = 0; i < 16 && rc == HKT_AGAIN; i++)
+        rc = hkt__net_plugin_connect(&link->site, link->handle, &link->sender);
+    link->is_connecting = false;
+    *hkt__error_here() = kept;
+}
+
 /** Give back what the plugin has of a link, and its memory. */
 static void release(struct hkt__net_link *link)
 {
     struct hkt__net_plugin *plugin = link->site.plugin;
 
+    if (link->is_connecting)
+        finish_connect(link);
     if (link->tx.has_region)
         hkt__net_plugin_dereg(plugin, link->sender, link->tx.region);
     if (link->rx.has_region)
@@ -234,7 +249,8 @@ static enum hkt_status connect_both(struct hkt__net_link *link)
 
     if (link->sender == NULL) {
         rc = hkt__net_plugin_connect(&link->site, link->handle, &link->sender);
-        is_waiting |= rc == HKT_AGAIN;
+        link->is_connecting = rc == HKT_AGAIN;
+        is_waiting |= link->is_connecting;
     }
     if (rc >= 0 && link->receiver == NULL) {
         rc = hkt__net_plugin_accept(link->site.plugin, link->listener, &link->receiver);
