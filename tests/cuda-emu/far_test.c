@@ -49,6 +49,22 @@ void *emulator(struct ranks_rank *rank, const char *name)
     return function;
 }
 
+struct far_cuda far_cuda(struct ranks_rank *rank)
+{
+    struct far_cuda cuda;
+
+    *(void **)&cuda.create = emulator(rank, "cudaStreamCreateWithFlags");
+    *(void **)&cuda.destroy = emulator(rank, "cudaStreamDestroy");
+    *(void **)&cuda.set_device = emulator(rank, "cudaSetDevice");
+    *(void **)&cuda.begin = emulator(rank, "cudaStreamBeginCapture");
+    *(void **)&cuda.end = emulator(rank, "cudaStreamEndCapture");
+    *(void **)&cuda.instantiate = emulator(rank, "cudaGraphInstantiate");
+    *(void **)&cuda.launch = emulator(rank, "cudaGraphLaunch");
+    *(void **)&cuda.free_graph = emulator(rank, "cudaGraphDestroy");
+    *(void **)&cuda.free_executable = emulator(rank, "cudaGraphExecDestroy");
+    return cuda;
+}
+
 int live_objects(struct ranks_rank *rank)
 {
     int (*live)(void);

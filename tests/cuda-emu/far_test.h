@@ -8,6 +8,7 @@
 #include <stddef.h>
 
 #include <cmocka.h>
+#include <cuda_runtime_api.h>
 
 #include "calls.h"
 #include "device/cuda.h"
@@ -26,6 +27,19 @@ bool far_is_emulated(void);
 const struct hkt__cuda_module *module_of(struct ranks_rank *rank);
 /** A function of the emulated module: emu.h, or CUDA's. */
 void *emulator(struct ranks_rank *rank, const char *name);
+/** CUDA's functions as the module has them. */
+struct far_cuda {
+    cudaError_t (*create)(cudaStream_t *stream, unsigned flags);
+    cudaError_t (*destroy)(cudaStream_t stream);
+    cudaError_t (*set_device)(int device);
+    cudaError_t (*begin)(cudaStream_t stream, enum cudaStreamCaptureMode mode);
+    cudaError_t (*end)(cudaStream_t stream, cudaGraph_t *graph);
+    cudaError_t (*instantiate)(cudaGraphExec_t *executable, cudaGraph_t graph, unsigned long long flags);
+    cudaError_t (*launch)(cudaGraphExec_t executable, cudaStream_t stream);
+    cudaError_t (*free_graph)(cudaGraph_t graph);
+    cudaError_t (*free_executable)(cudaGraphExec_t executable);
+};
+struct far_cuda far_cuda(struct ranks_rank *rank);
 /** 0 on a GPU, where nobody counts them. */
 int live_objects(struct ranks_rank *rank);
 int ndevices(struct ranks_rank *rank);

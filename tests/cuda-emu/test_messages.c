@@ -254,40 +254,12 @@ static void one_thread_drives_two_ranks(void **state)
     ranks_run(&job);
 }
 
-/** CUDA's functions as the module has them. */
-struct cuda {
-    cudaError_t (*create)(cudaStream_t *stream, unsigned flags);
-    cudaError_t (*destroy)(cudaStream_t stream);
-    cudaError_t (*set_device)(int device);
-    cudaError_t (*begin)(cudaStream_t stream, enum cudaStreamCaptureMode mode);
-    cudaError_t (*end)(cudaStream_t stream, cudaGraph_t *graph);
-    cudaError_t (*instantiate)(cudaGraphExec_t *executable, cudaGraph_t graph, unsigned long long flags);
-    cudaError_t (*launch)(cudaGraphExec_t executable, cudaStream_t stream);
-    cudaError_t (*free_graph)(cudaGraph_t graph);
-    cudaError_t (*free_executable)(cudaGraphExec_t executable);
-};
-
-static struct cuda cuda_of(struct ranks_rank *rank)
-{
-    struct cuda cuda;
-
-    *(void **)&cuda.create = emulator(rank, "cudaStreamCreateWithFlags");
-    *(void **)&cuda.destroy = emulator(rank, "cudaStreamDestroy");
-    *(void **)&cuda.set_device = emulator(rank, "cudaSetDevice");
-    *(void **)&cuda.begin = emulator(rank, "cudaStreamBeginCapture");
-    *(void **)&cuda.end = emulator(rank, "cudaStreamEndCapture");
-    *(void **)&cuda.instantiate = emulator(rank, "cudaGraphInstantiate");
-    *(void **)&cuda.launch = emulator(rank, "cudaGraphLaunch");
-    *(void **)&cuda.free_graph = emulator(rank, "cudaGraphDestroy");
-    *(void **)&cuda.free_executable = emulator(rank, "cudaGraphExecDestroy");
-    return cuda;
-}
-
-/** A ring of groups and barriers, captured on one stream, which is all that the emulation captures: each launch moves every rank's block one rank on. */
+/** A ring of groups and barriers, captured on one stream, which is all that the emulation captures: each launch moves every
+ *  rank's block one rank on. */
 static void graph_of_a_ring(struct ranks_rank *rank)
 {
     enum { N = 200, TIMES = 3 };
-    const struct cuda cuda = cuda_of(rank);
+    const struct far_cuda cuda = far_cuda(rank);
     const int device = rank->rank % ndevices(rank), n = rank->nranks, me = rank->rank;
     struct hkt_stream *ours[2];
     cudaStream_t streams[2];
@@ -360,7 +332,7 @@ static void messages_are_captured_in_graphs(void **state)
 static void premultiplied_sums(struct ranks_rank *rank)
 {
     static const enum hkt_dtype dtypes[] = { HKT_F32, HKT_INT8, HKT_BF16 };
-    const struct cuda cuda = cuda_of(rank);
+    const struct far_cuda cuda = far_cuda(rank);
     enum hkt_op ops[3];
     struct hkt_stream *stream;
     cudaStream_t captured;

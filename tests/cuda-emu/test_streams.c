@@ -112,37 +112,8 @@ static void where_devices_do_not_reach_each_other_all_ranks_use_the_host(void **
 
 /* --- Graphs --------------------------------------------------------------------------------------------------------- */
 
-/** CUDA's functions as the module has them. */
-struct cuda {
-    cudaError_t (*create)(cudaStream_t *stream, unsigned flags);
-    cudaError_t (*destroy)(cudaStream_t stream);
-    cudaError_t (*set_device)(int device);
-    cudaError_t (*begin)(cudaStream_t stream, enum cudaStreamCaptureMode mode);
-    cudaError_t (*end)(cudaStream_t stream, cudaGraph_t *graph);
-    cudaError_t (*instantiate)(cudaGraphExec_t *executable, cudaGraph_t graph, unsigned long long flags);
-    cudaError_t (*launch)(cudaGraphExec_t executable, cudaStream_t stream);
-    cudaError_t (*free_graph)(cudaGraph_t graph);
-    cudaError_t (*free_executable)(cudaGraphExec_t executable);
-};
-
-static struct cuda cuda_of(struct ranks_rank *rank)
-{
-    struct cuda cuda;
-
-    *(void **)&cuda.create = emulator(rank, "cudaStreamCreateWithFlags");
-    *(void **)&cuda.destroy = emulator(rank, "cudaStreamDestroy");
-    *(void **)&cuda.set_device = emulator(rank, "cudaSetDevice");
-    *(void **)&cuda.begin = emulator(rank, "cudaStreamBeginCapture");
-    *(void **)&cuda.end = emulator(rank, "cudaStreamEndCapture");
-    *(void **)&cuda.instantiate = emulator(rank, "cudaGraphInstantiate");
-    *(void **)&cuda.launch = emulator(rank, "cudaGraphLaunch");
-    *(void **)&cuda.free_graph = emulator(rank, "cudaGraphDestroy");
-    *(void **)&cuda.free_executable = emulator(rank, "cudaGraphExecDestroy");
-    return cuda;
-}
-
 /** A graph of one all-reduce, in place, of f32 in memory of the device. */
-static cudaGraphExec_t capture(struct ranks_rank *rank, const struct cuda *cuda, cudaStream_t stream, float *memory, size_t n)
+static cudaGraphExec_t capture(struct ranks_rank *rank, const struct far_cuda *cuda, cudaStream_t stream, float *memory, size_t n)
 {
     struct hkt_stream *ours;
     cudaGraph_t graph;
@@ -162,7 +133,7 @@ static cudaGraphExec_t capture(struct ranks_rank *rank, const struct cuda *cuda,
 static void graphs(struct ranks_rank *rank)
 {
     enum { N = 500 };
-    const struct cuda cuda = cuda_of(rank);
+    const struct far_cuda cuda = far_cuda(rank);
     const int device = rank->rank % ndevices(rank);
     struct hkt_stream *ours;
     cudaStream_t stream;
