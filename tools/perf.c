@@ -317,6 +317,17 @@ static bool open_report(struct perf_rank *rank, struct perf_report **out_report)
     return rc == HKT_OK && is_open;
 }
 
+/** The first collective on a CUDA stream finds out whether the devices reach each other; until then messages go through the
+ *  host. */
+static enum hkt_status meet_on_devices(struct perf_rank *rank)
+{
+    const enum hkt_status rc = rank->stream != NULL ? hkt_barrier(rank->comm, rank->stream) : HKT_OK;
+
+    if (rc < 0)
+        hkt_tool_say("perf", "rank %d: %s: %s", rank->rank, hkt_status_name(rc), hkt_last_error());
+    return rc;
+}
+
 static int measure_all(struct perf_rank *rank)
 {
     const struct cost start = cost_now();
@@ -335,7 +346,9 @@ static int measure_all(struct perf_rank *rank)
     }
     if (!open_report(rank, &report))
         return TOOL_FAILED;
-    if (rank->options->replay == NULL)
+    if (meet_on_devices(rank) < 0)
+        ok = false;
+    else if (rank->options->replay == NULL)
         ok = run_sweep(rank, report, &wrong);
     else
         ok = perf_model_make(rank->options->replay, &model) && run_replay(rank, &model, report, &wrong);

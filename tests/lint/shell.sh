@@ -5,4 +5,4 @@ if ! command -v shellcheck >/dev/null 2>&1; then
     echo "shellcheck is not installed"
     exit 77
 fi
-shellcheck -x quickstart check .ci/run .ci/packages.sh tests/lint/shell.sh
+shellcheck -x quickstart check .ci/run .ci/packages.sh tests/gpu/run tests/gpu/sanitize tests/lint/shell.sh
