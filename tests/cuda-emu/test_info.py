@@ -23,6 +23,11 @@ sys.argv[1:] = []
 CUDA = ('cuda', 'cuda_p2p') # rows that may differ
 
 
+def clean_environment():
+    """Without settings, and without the folders of the build itself (meson's)."""
+    return {name: value for name, value in os.environ.items() if not name.startswith(('HOCKET_', 'EMU_', 'LD_'))}
+
+
 class Info(unittest.TestCase):
     def setUp(self):
         directory = tempfile.TemporaryDirectory()
@@ -44,7 +49,7 @@ class Info(unittest.TestCase):
             shutil.copy(path, target)
 
     def hocket(self, *args, driver=False):
-        env = {name: value for name, value in os.environ.items() if not name.startswith(('HOCKET_', 'EMU_'))}
+        env = clean_environment()
         if driver:
             env['LD_PRELOAD'] = DRIVER_HERE
         run = subprocess.run([os.path.join(self.path, 'hocket'), *args], capture_output=True, text=True, timeout=60, check=False,
@@ -89,7 +94,8 @@ class Info(unittest.TestCase):
 
     def test_neither_command_nor_library_needs_cuda(self):
         self.module('')
-        text = subprocess.run(['ldd', os.path.join(self.path, 'hocket')], capture_output=True, text=True, timeout=60, check=True).stdout
+        text = subprocess.run(['ldd', os.path.join(self.path, 'hocket')], capture_output=True, text=True, timeout=60, check=True,
+                              env=clean_environment()).stdout
         self.assertIn('libhocket.so', text)
         self.assertNotIn('not found', text)
         self.assertNotRegex(text, 'cuda|nvidia')
