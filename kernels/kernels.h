@@ -155,7 +155,7 @@ struct hkt__cuda_module {
      *  what was enqueued before it has failed. */
     int (*stream_call)(void *stream, void (*function)(void *user), void *user);
 };
-#define HKT__CUDA_ABI 5
+#define HKT__CUDA_ABI 6
 #define HKT__CUDA_NOT_READY 600 /* cudaErrorNotReady */
 
 /** The one symbol that leaves hocket_cuda.so. */

@@ -489,9 +489,9 @@ HKT__DEVICE void plan_begin(const hkt__plan_args &a, int first_replica, int nrep
             uint64_t *words = plan_words(a, a.rank, a.layout.published);
 
             store_word_sys(words, reinterpret_cast<uint64_t>(a.in));
-            store_word_sys(words + 1, a.in_offset);
+            store_word_sys(words + 1, a.in_pool);
             store_word_sys(words + 2, reinterpret_cast<uint64_t>(a.out));
-            store_word_sys(words + 3, a.out_offset);
+            store_word_sys(words + 3, a.out_pool);
         }
     }
 }

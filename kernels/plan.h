@@ -23,6 +23,8 @@ extern "C" {
 #define HKT__PLAN_CURSORS_MAX 192 /* queues a block can serve: they lie in shared memory */
 #define HKT__PLAN_SLOTS 4        /* frames in flight in a channel */
 #define HKT__PLAN_INSTANCES 2    /* of scratch, a lane */
+#define HKT__PLAN_POOLS 64       /* of memory that all ranks map */
+#define HKT__PLAN_POOL_SHIFT 48  /* a word that names a pool has offsets below this bit */
 #define HKT__PLAN_MESSAGES_HERE (2 * HKT__PLAN_RANKS_MAX) /* that the parameters of a launch have room for */
 
 /** In pinned memory that host and device share. The host writes abort, the device the rest. */
@@ -103,7 +105,7 @@ struct hkt__plan_program {
 
 /** Where things lie in an arena, in bytes from its start. Words are of 8 bytes. "of a channel": [peer * lanes + lane]. */
 struct hkt__plan_layout {
-    uint64_t published; /* words: address and 1 + offset in the pool (0: not in it) of IN, then of OUT. By the owner */
+    uint64_t published; /* words: address and place in a pool (0: in none) of IN, then of OUT. By the owner */
     uint64_t own;       /* four words of a channel: frames sent and received, Simple and LL. For the owner alone */
     uint64_t rounds;    /* a word of a lane: rounds of direct plans run. For the owner alone */
     uint64_t came;      /* a word of a channel: frames that came by Simple. By the sender, release */
@@ -124,13 +126,13 @@ struct hkt__plan_args {
     const struct hkt__plan_operand *operands;
     const struct hkt__plan_need *needs;
     char *const *arenas;
-    char *const *pools;              /* NULL: none */
+    char *const *pools;              /* [pool * nranks + rank]: where this device sees that rank's part; NULL: there are none */
     struct hkt__plan_watch *watch;
     char *in, *out;
     struct hkt__plan_layout layout;
     uint64_t scratch_bytes, scratch_pitch; /* of a lane; between slots */
     uint64_t count;                  /* elements of a block, unless counts say otherwise */
-    uint64_t in_offset, out_offset;  /* for peers: 1 + offset in the pool, or 0 */
+    uint64_t in_pool, out_pool;      /* for peers: pool << HKT__PLAN_POOL_SHIFT | 1 + offset in it, or 0: in none */
     uint64_t ll_most;                /* messages of at most so many bytes go by LL; signals never do */
     uint32_t slot_bytes, ll_bytes, elem_bytes;
     int32_t op;                      /* set by the launch */

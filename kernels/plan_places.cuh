@@ -149,9 +149,10 @@ HKT__DEVICE uint64_t plan_operand_bytes(const hkt__plan_args &a, const hkt__plan
 HKT__DEVICE char *plan_published(const hkt__plan_args &a, int rank, int buf)
 {
     const uint64_t *words = plan_words(a, rank, a.layout.published) + 2 * buf;
-    const uint64_t offset = load_word_sys(words + 1);
+    const uint64_t place = load_word_sys(words + 1), offset = place & ((uint64_t(1) << HKT__PLAN_POOL_SHIFT) - 1);
 
-    return offset != 0 ? a.pools[rank] + (offset - 1) : reinterpret_cast<char *>(load_word_sys(words));
+    return place != 0 ? a.pools[(place >> HKT__PLAN_POOL_SHIFT) * a.nranks + rank] + (offset - 1)
+                      : reinterpret_cast<char *>(load_word_sys(words));
 }
 
 HKT__DEVICE char *plan_address(const hkt__plan_args &a, const plan_cursor &c, const hkt__plan_operand &x, int piece)

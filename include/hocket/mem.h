@@ -20,7 +20,17 @@ extern "C" {
  *  Errors   NOMEM on all ranks when any rank has none (HOCKET_SHM_BYTES bounds shared memory) */
 HKT_API HKT_NODISCARD enum hkt_status hkt_mem_alloc(void **out_memory, size_t bytes, struct hkt_comm *comm);
 
-/** Release memory of hkt_mem_alloc. Collective: no rank may still use it in an operation. NULL is allowed, on all ranks. */
+/** The same on a device, for collectives on CUDA streams (hocket/device.h), between processes too. All ranks get as much as the
+ *  one that asks for most. Where the devices of the group do not reach each other it is memory that only its own rank uses, and
+ *  works the same, without the algorithms that read and write peers' buffers; HOCKET_DEBUG=comm=info tells which it is.
+ *  device   of this rank; the one of its CUDA streams on comm, which calls on other devices are refused from then on
+ *  Owns     gives *out_memory, released by hkt_mem_free, at the latest by the end of comm; not by CUDA
+ *  Threads  collective; waits for all ranks, and may not run while a thread of the process captures into a CUDA graph
+ *  Errors   on all ranks when any has them: NOMEM; INVALID, a wrong device; UNSUPPORTED, comm does not know of devices */
+HKT_API HKT_NODISCARD enum hkt_status hkt_mem_alloc_device(void **out_memory, size_t bytes, int device, struct hkt_comm *comm);
+
+/** Release memory of hkt_mem_alloc or hkt_mem_alloc_device. Collective: no rank may still use it in an operation, nor a graph that
+ *  will be launched. NULL is allowed, on all ranks. */
 HKT_API HKT_NODISCARD enum hkt_status hkt_mem_free(void *memory, struct hkt_comm *comm);
 
 /** Register [data, data + bytes), part of memory from hkt_mem_alloc of any communicator of the same job, with comm: what

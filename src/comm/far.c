@@ -45,15 +45,14 @@ static enum hkt_status create(struct hkt_comm *comm, int device)
     return HKT_OK;
 }
 
-enum hkt_status hkt__far_enter_device(const struct hkt__call *call)
+enum hkt_status hkt__far_enter_device(struct hkt_comm *comm, int device, const char *what)
 {
-    struct hkt_comm *comm = call->comm;
-    const enum hkt_status rc = comm->far == NULL ? create(comm, call->far->device) : HKT_OK;
+    const enum hkt_status rc = comm->far == NULL ? create(comm, device) : HKT_OK;
 
-    if (rc < 0 || comm->far->peers.device == call->far->device)
+    if (rc < 0 || comm->far->peers.device == device)
         return rc;
-    return hkt__fail(HKT_ERR_INVALID, "%s: %s is on device %d since its first call there, the stream is of device %d",
-                     hkt_coll_name(call->coll), comm->name, comm->far->peers.device, call->far->device);
+    return hkt__fail(HKT_ERR_INVALID, "%s: %s is on device %d since its first call there, this one is on device %d", what,
+                     comm->name, comm->far->peers.device, device);
 }
 
 /** UNSUPPORTED: the call would have to wait, or the communicator to be set up, while the stream is being captured. */
@@ -78,7 +77,7 @@ enum hkt_status hkt__far_start(struct hkt__collective *work)
 {
     struct hkt__call *call = work->call;
     struct hkt_comm *comm = call->comm;
-    enum hkt_status rc = hkt__far_enter_device(call);
+    enum hkt_status rc = hkt__far_enter_device(comm, call->far->device, hkt_coll_name(call->coll));
 
     work->state = HKT__COLLECTIVE_FAR;
     if (rc < 0)
@@ -144,7 +143,8 @@ static enum hkt_status find_plan(struct hkt__far *far, struct hkt__collective *w
     const struct hkt__call *call = work->call;
     struct hkt__far_row row = {.root = call->root, .in_place = call->in_place};
     const bool is_premul = user_op(call) != NULL; /* peers may not read what is still to be multiplied */
-    enum hkt_status rc = hkt__prepare_far(call, far->peers.is_one_process && !is_premul, &row.algo, &work->cached);
+    const bool user_ok = !is_premul && (far->peers.is_one_process || hkt__far_memory_covers(far, call));
+    enum hkt_status rc = hkt__prepare_far(call, user_ok, &row.algo, &work->cached);
 
     if (rc == HKT_ERR_UNSUPPORTED && is_premul) {
         far->step = HKT__FAR_STAGE;
@@ -165,6 +165,7 @@ static enum hkt_status find_plan(struct hkt__far *far, struct hkt__collective *w
     if (other >= 0) /* in place or not is a rank's own affair: the vote was then */
         return far->rows[other].status < 0 ? HKT_OK : far->rows[far->current].status;
     far->own.stamp = work->bind.stamp;
+    far->own.stamp.call |= hkt__call_pack(0, 0, 0, (unsigned)(row.algo - hkt__algos), 0); /* buffers in mapped memory on some only */
     far->step = HKT__FAR_VOTE;
     return hkt__far_exchange(far, far->rows[far->current].status);
 }

@@ -14,6 +14,17 @@
 #include "device/cuda_messages.h"
 #include "exec/device.h"
 
+/** Memory of hkt_mem_alloc_device: far_memory.c. */
+struct hkt__far_memory {
+    struct hkt__far_memory *next;
+    void *data;
+    size_t bytes;                  /* at least, on all ranks */
+    int pool;                      /* in peers.pools; -1: peers do not map it */
+    uint64_t serial;               /* the same on all ranks */
+    struct hkt__cuda_group group;  /* of a pool: its mappings */
+    uint64_t mapped_by;
+};
+
 /** A stream of CUDA's: what is behind struct hkt_stream. */
 struct hkt__far_stream {
     const struct hkt__cuda_module *cuda;
@@ -71,6 +82,9 @@ struct hkt__far {
     _Atomic uintptr_t seen_on[HKT__FAR_STREAMS]; /* 1 + each stream of the last launch; 0: none. Release V1 after a launch,
                                       acquire V2 by those who wait for the stream */
     int multiprocessors;
+    struct hkt__far_memory *memory;
+    struct hkt__cuda_pools pools;
+    uint64_t memory_serial;
 
     struct hkt__far_note own, *all; /* of the exchange in flight */
     struct hkt__call exchange;
@@ -106,8 +120,9 @@ int hkt__far_blocks_max(const struct hkt__far *far);
 int hkt__far_order(struct hkt__far *far, const struct hkt__far_stream *on, int is_capturing);
 /** Marks the end of a launch in its stream. */
 int hkt__far_mark(struct hkt__far *far, const struct hkt__far_stream *on);
-/** The communicator's place for calls on streams of CUDA, on this device: made at the first. INVALID: it is on another. */
-HKT_NODISCARD enum hkt_status hkt__far_enter_device(const struct hkt__call *call);
+/** The communicator's place for calls on streams of CUDA, on this device: made at the first, of what is named. INVALID: it is
+ *  on another. */
+HKT_NODISCARD enum hkt_status hkt__far_enter_device(struct hkt_comm *comm, int device, const char *what);
 /** What a call waits for: the exchange it is at, or itself. */
 const struct hkt__collective *hkt__far_waiting(const struct hkt__collective *work);
 
@@ -116,6 +131,21 @@ HKT_NODISCARD enum hkt_status hkt__far_setup_step(struct hkt__far *far);
 /** Starts an exchange of far->own to far->all; hkt__far_exchanged says when it is done. */
 HKT_NODISCARD enum hkt_status hkt__far_exchange(struct hkt__far *far, enum hkt_status status);
 HKT_NODISCARD enum hkt_status hkt__far_exchanged(struct hkt__far *far);
+
+/** Why devices cannot reach each other, whatever these are; "": nothing that is known so far. The same on all ranks, but for
+ *  the setting. */
+const char *hkt__far_why_not(const struct hkt_comm *comm);
+/** Set of the ranks that are not gone: those map nothing any more. */
+uint64_t hkt__far_living(const struct hkt_comm *comm);
+
+/** Do the call's buffers lie in memory that all ranks map? Where one rank's do, all ranks' must. */
+bool hkt__far_memory_covers(const struct hkt__far *far, const struct hkt__call *call);
+/** What hkt_mem_alloc_device gave at that address; NULL: nothing. */
+struct hkt__far_memory *hkt__far_memory_find(const struct hkt_comm *comm, const void *data);
+/** hkt_mem_free of it. */
+HKT_NODISCARD enum hkt_status hkt__far_memory_free(struct hkt_comm *comm, struct hkt__far_memory *memory);
+/** Gives up what is left, without a word to peers. No launch may run. */
+void hkt__far_memory_fini(struct hkt__far *far);
 
 /** Launches end without a result from now on. Under failure.lock of the communicator. */
 void hkt__far_abort(struct hkt_comm *comm);

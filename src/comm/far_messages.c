@@ -43,7 +43,7 @@ static enum hkt_status find_streams(const struct hkt__call *calls, size_t count,
 
     *streams = (struct streams){.n = 0};
     for (size_t i = 0; i < count && rc == HKT_OK; i++) {
-        rc = hkt__far_enter_device(&calls[i]);
+        rc = hkt__far_enter_device(calls[i].comm, calls[i].far->device, hkt_coll_name(calls[i].coll));
         if (rc == HKT_OK)
             rc = add_stream(streams, calls[i].far);
     }

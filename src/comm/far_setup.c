@@ -40,9 +40,7 @@ void hkt__far_give_up(struct hkt__far *far, enum hkt_status status)
     (void)hkt__collective_finish(&far->exchanging, status);
 }
 
-/** Why calls cannot run on devices, whatever these are; "": nothing that is known so far. The same on all ranks, but for the
- *  setting. */
-static const char *why_not(const struct hkt_comm *comm)
+const char *hkt__far_why_not(const struct hkt_comm *comm)
 {
     if (comm->nranks > HKT__PLAN_RANKS_MAX)
         return "there are more ranks than a launch has room for";
@@ -69,7 +67,7 @@ static enum hkt_status open_own(struct hkt__far *far)
 {
     const struct hkt__cuda_module *cuda = far->comm->cuda;
     struct hkt__cuda_peers *peers = &far->peers;
-    const char *why = why_not(far->comm);
+    const char *why = hkt__far_why_not(far->comm);
     enum hkt_status rc;
     int error;
 
@@ -109,8 +107,7 @@ static const struct hkt__far_note *first_failure(const struct hkt__far *far, int
     return NULL;
 }
 
-/** Ranks that are gone map nothing any more. */
-static uint64_t living(const struct hkt_comm *comm)
+uint64_t hkt__far_living(const struct hkt_comm *comm)
 {
     uint64_t set = 0;
 
@@ -127,7 +124,7 @@ static void close_own(struct hkt__far *far)
     const struct hkt__cuda_module *cuda = far->comm->cuda;
 
     hkt__cuda_messages_free(far->messages);
-    hkt__cuda_group_close(&far->group, far->mapped_by & living(far->comm));
+    hkt__cuda_group_close(&far->group, far->mapped_by & hkt__far_living(far->comm));
     if (far->peers.watch != NULL)
         hkt__cuda_watch_free(cuda, far->peers.watch);
     if (far->event != NULL && cuda->event_destroy(far->event) != 0)
@@ -261,8 +258,10 @@ void hkt__far_fini(struct hkt_comm *comm)
     pthread_mutex_unlock(&comm->watch.failure.lock);
     for (int i = 0; i < far->nrows && is_idle; i++)
         hkt__cuda_plan_free(far->rows[i].plan);
-    if (is_idle) /* else what a launch that does not end may touch stays */
+    if (is_idle) { /* else what a launch that does not end may touch stays */
+        hkt__far_memory_fini(far);
         close_own(far);
+    }
     hkt__free(far->rows);
     hkt__free(far->all);
     hkt__free(far->list);

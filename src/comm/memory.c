@@ -4,7 +4,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#include "comm/call.h"
+#include "comm/far.h"
 #include "core/bits.h"
 #include "core/mem.h"
 
@@ -150,6 +150,10 @@ enum hkt_status hkt_mem_free(void *memory, struct hkt_comm *comm)
         return hkt__fail(HKT_ERR_INVALID, "hkt_mem_free: comm is NULL");
     if (memory == NULL)
         return HKT_OK;
+    struct hkt__far_memory *far = hkt__far_memory_find(comm, memory);
+
+    if (far != NULL)
+        return hkt__far_memory_free(comm, far);
     r = find(comm, memory);
     if (r == NULL || !r->is_owned)
         return hkt__fail(HKT_ERR_INVALID, "hkt_mem_free: %p is no memory of hkt_mem_alloc on %s", memory, comm->name);

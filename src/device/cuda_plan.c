@@ -19,7 +19,7 @@ struct hkt__cuda_plan {
     const struct hkt__cuda_peers *peers;
     struct hkt__plan_program program; /* its arrays are NULL */
     int32_t multiprocessors;
-    char *image;                      /* on the device: arenas, pools, then the program's arrays */
+    char *image;                      /* on the device: arenas, then the program's arrays */
     struct hkt__plan_args args;       /* what all calls have alike */
 };
 
@@ -202,7 +202,6 @@ static size_t write_image(struct hkt__cuda_plan *plan, const struct hkt__plan_pr
     size_t at = 0;
 
     args->arenas = (char *const *)append(plan, image, &at, peers->arenas, table);
-    args->pools = peers->pools == NULL ? NULL : (char *const *)append(plan, image, &at, peers->pools, table);
     args->queues = (const void *)append(plan, image, &at, program->queues, (size_t)program->nqueues * sizeof *program->queues);
     args->entries = (const void *)append(plan, image, &at, program->entries, (size_t)program->nentries * sizeof *program->entries);
     args->operands = (const void *)append(plan, image, &at, program->operands,
@@ -328,16 +327,18 @@ const struct hkt__cuda_peers *hkt__cuda_plan_peers(const struct hkt__cuda_plan *
 
 /* --- Launches -------------------------------------------------------------------------------------------------------- */
 
-/** 1 + where a buffer lies in the own pool; 0: elsewhere. */
-static uint64_t pool_offset(const struct hkt__cuda_peers *peers, const void *p)
+/** The word that tells peers in which pool a buffer lies, and where; 0: in none. */
+static uint64_t place_in_pools(const struct hkt__cuda_pools *pools, const void *p)
 {
     const uintptr_t at = (uintptr_t)p;
-    uintptr_t pool;
 
-    if (peers->pools == NULL || p == NULL)
-        return 0;
-    pool = (uintptr_t)peers->pools[peers->rank];
-    return at >= pool && at - pool < peers->pool_bytes ? at - pool + 1 : 0;
+    for (uint64_t i = 0; i < HKT__PLAN_POOLS && pools != NULL && p != NULL; i++) {
+        const uintptr_t own = (uintptr_t)pools->own[i];
+
+        if (own != 0 && at >= own && at - own < pools->bytes[i])
+            return i << HKT__PLAN_POOL_SHIFT | (at - own + 1);
+    }
+    return 0;
 }
 
 static void bind_blocks(struct hkt__plan_args *args, const struct hkt__plan_program *program, const struct hkt__cuda_call *call)
@@ -401,8 +402,9 @@ enum hkt_status hkt__cuda_plan_launch(const struct hkt__cuda_plan *plan, const s
 
     args.in = (char *)(uintptr_t)call->in;
     args.out = call->out;
-    args.in_offset = pool_offset(peers, call->in);
-    args.out_offset = pool_offset(peers, call->out);
+    args.pools = peers->pools != NULL ? peers->pools->table : NULL;
+    args.in_pool = place_in_pools(peers->pools, call->in);
+    args.out_pool = place_in_pools(peers->pools, call->out);
     args.count = call->count;
     args.elem_bytes = (uint32_t)hkt_dtype_size(call->dtype);
     args.nslices = cut->nslices;

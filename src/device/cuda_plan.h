@@ -34,6 +34,14 @@ void hkt__cuda_shape_default(int nranks, struct hkt__cuda_shape *out_shape);
 /** Bytes of an arena of that shape. */
 size_t hkt__cuda_arena_bytes(const struct hkt__cuda_shape *shape);
 
+/** Memory of users that all ranks map, in pools, each with a part of every rank. Pools come and go while no launch that uses
+ *  them runs; their numbers are the same on all ranks. */
+struct hkt__cuda_pools {
+    char *const *table;          /* on the device: as hkt__plan_args has it */
+    char *own[HKT__PLAN_POOLS];  /* this rank's parts; NULL: there is no such pool */
+    size_t bytes[HKT__PLAN_POOLS];
+};
+
 /** One communicator's view of its group. The arrays are the caller's, and outlive its plans. */
 struct hkt__cuda_peers {
     int32_t rank, nranks, device;
@@ -41,8 +49,7 @@ struct hkt__cuda_peers {
     struct hkt__cuda_shape shape;
     void *const *arenas;         /* [nranks]: where this device sees each rank's arena; the own one at [rank] */
     bool is_one_process;         /* all ranks are threads of this process: their pointers are valid on this device */
-    void *const *pools;          /* [nranks]: where this device sees each rank's pool of shared buffers; NULL: there are none */
-    size_t pool_bytes;           /* of each pool */
+    const struct hkt__cuda_pools *pools; /* NULL: there are none. Read at each launch */
     struct hkt__plan_watch *watch;           /* pinned memory of the host, zeroed: see kernels/plan.h */
     struct hkt__plan_watch *watch_on_device; /* the same, as the device sees it */
 };
