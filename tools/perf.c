@@ -62,6 +62,12 @@ static size_t count_of(const struct perf_rank *rank, enum hkt_coll coll, enum hk
     }
 }
 
+/** The buffers of the host are memory that peers address. */
+static bool is_registered(const struct perf_rank *rank)
+{
+    return rank->options->local_register > 0 && !rank->options->on_device;
+}
+
 /** Buffers on a device: ranks are dealt to them in turn. */
 static bool allocate_far(struct perf_rank *rank)
 {
@@ -72,7 +78,8 @@ static bool allocate_far(struct perf_rank *rank)
     if (rc == HKT_OK)
         rank->device = rank->rank % count;
     for (int i = 0; i < 2 && rc == HKT_OK; i++)
-        rc = hkt_device_alloc(&memory[i], rank->buffer_bytes, rank->device);
+        rc = rank->options->local_register > 0 ? hkt_mem_alloc_device(&memory[i], rank->buffer_bytes, rank->device, rank->comm)
+                                               : hkt_device_alloc(&memory[i], rank->buffer_bytes, rank->device);
     rank->far_send = memory[0];
     rank->far_recv = memory[1];
     if (rc == HKT_OK)
@@ -91,7 +98,7 @@ static bool allocate(struct perf_rank *rank)
     const size_t bytes = rank->options->bytes_max * (is_v(rank->options->coll) ? 2 : 1) + n * 16 + 4096;
 
     rank->buffer_bytes = (bytes + 4095) / 4096 * 4096;
-    if (rank->options->local_register > 0) {
+    if (is_registered(rank)) {
         void *memory[2] = {NULL, NULL};
 
         for (int i = 0; i < 2; i++)
@@ -120,10 +127,10 @@ static bool allocate(struct perf_rank *rank)
 static void release(struct perf_rank *rank)
 {
     hkt_stream_destroy(rank->stream);
-    if (hkt_device_free(rank->far_send) < 0 || hkt_device_free(rank->far_recv) < 0)
-        hkt_tool_say("perf", "rank %d: %s", rank->rank, hkt_last_error());
     /* Registered buffers end with the communicator. */
-    if (rank->options->local_register == 0) {
+    if (rank->options->local_register == 0 && (hkt_device_free(rank->far_send) < 0 || hkt_device_free(rank->far_recv) < 0))
+        hkt_tool_say("perf", "rank %d: %s", rank->rank, hkt_last_error());
+    if (!is_registered(rank)) {
         free(rank->send);
         free(rank->recv);
     }

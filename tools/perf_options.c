@@ -54,7 +54,8 @@ static void print_help(void)
            "  -z, --blocking N          0: calls back to back (default), 1: a barrier before each call\n"
            "  -a, --average N           time is 0: rank 0's, 1: the mean (default), 2: the least, 3: the largest\n"
            "  -t, --nthreads N          ranks per process, each a thread (1)\n"
-           "  -R, --local_register N    buffers are 0: malloc'ed (default), 2: of hkt_mem_alloc, which peers address\n"
+           "  -R, --local_register N    buffers are 0: malloc'ed (default), 2: of hkt_mem_alloc, which peers address;\n"
+           "                            with --device of hkt_mem_alloc_device\n"
            "      --device              buffers are in memory of CUDA devices, to which ranks are dealt in turn; calls are\n"
            "                            enqueued on a stream each: without -z 1, p50 and p99 are the mean\n"
            "  -g, --ngpus N             the same with N ranks for each of -t; each is a thread of its own\n"
@@ -108,8 +109,6 @@ static int finish(int argc, char **argv, struct perf_options *o)
                               o->bytes_min);
     o->on_device |= o->gpus > 0;
     o->threads *= o->gpus > 0 ? o->gpus : 1;
-    if (o->on_device && o->local_register > 0)
-        return hkt_tool_usage("perf", "--device and --local_register exclude each other: hkt_mem_alloc gives host memory");
     if (o->replay == NULL && o->per_tensor)
         return hkt_tool_usage("perf", "--per-tensor goes with --replay");
     if (o->replay != NULL && (o->coll != HKT_ALL_REDUCE || !is_only(o->dtypes, HKT_DTYPE_COUNT, HKT_F32) ||
