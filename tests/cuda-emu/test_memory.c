@@ -66,13 +66,11 @@ static char *shared(struct ranks_rank *rank, size_t bytes)
 
 /* --- Calls ---------------------------------------------------------------------------------------------------------- */
 
-/** All collectives with both buffers in shared memory, then in other memory; with algorithms forced, only those that touch
- *  peers' buffers, and they are refused for other memory where pointers of other ranks mean nothing. */
+/** All collectives with both buffers in shared memory, then in other memory, unless algorithms that touch peers' are forced. */
 static void every_collective(struct ranks_rank *rank)
 {
     const struct group *group = rank->arg;
     const bool is_forced = group->setting != NULL && strstr(group->setting, "_user") != NULL;
-    const bool is_refused = is_forced && group->kind == RANKS_PROCESSES;
     const size_t kinds = ranks_small() ? FAR_KINDS - 1 : FAR_KINDS;
     struct hkt_stream *stream;
     struct call call;
@@ -99,12 +97,40 @@ static void every_collective(struct ranks_rank *rank)
                     far_call(&far, &call, BOTH, stream);
             }
     ranks_require_ok(rank, hkt_mem_free(mine[0], rank->comm), "mem_free");
-    if (is_refused) /* which shows, too, that the calls before ran on the devices */
-        ranks_require_status(rank, hkt_all_reduce(plain[0], plain[1], 100, HKT_F32, HKT_SUM, rank->comm, stream),
-                             HKT_ERR_UNSUPPORTED, "other memory, by an algorithm that touches it");
     hkt_stream_destroy(stream);
     far_fini(&far);
-    end_comm(rank, is_refused ? HKT_ERR_UNSUPPORTED : HKT_OK); /* and with it mine[1] */
+    end_comm(rank, HKT_OK); /* and with it mine[1] */
+}
+
+/** Rank 0 makes the last call, in other memory: that it is refused shows, too, that those in shared memory run on devices. */
+static void other_memory(struct ranks_rank *rank)
+{
+    const int device = rank->rank % ndevices(rank);
+    char *mine = shared(rank, 4000);
+    struct hkt_stream *stream;
+    void *plain;
+
+    ranks_require_ok(rank, hkt_device_stream_create(&stream, device), "stream");
+    ranks_require_ok(rank, hkt_device_alloc(&plain, 4000, device), "alloc");
+    ranks_require_ok(rank, hkt_all_reduce(mine, mine, 1000, HKT_F32, HKT_SUM, rank->comm, stream), "shared memory");
+    ranks_require_ok(rank, hkt_stream_synchronize(stream), "synchronize");
+    ranks_meet(rank, 2);
+    if (rank->rank == 0)
+        ranks_require_status(rank, hkt_all_reduce(plain, plain, 1000, HKT_F32, HKT_SUM, rank->comm, stream), HKT_ERR_UNSUPPORTED,
+                             "other memory, by an algorithm that touches it");
+    ranks_meet(rank, 3);
+    hkt_stream_destroy(stream);
+    ranks_require_ok(rank, hkt_device_free(plain), "free");
+    (void)!hkt_comm_destroy(rank->comm); /* others have heard of it, or not yet */
+    rank->comm = NULL;
+}
+
+static void algorithms_that_touch_other_memory_are_refused(void **state)
+{
+    static const struct group group = { RANKS_PROCESSES, 2, "HOCKET_ALGO=" USERS };
+
+    (void)state;
+    run(&group, other_memory);
 }
 
 static void collectives_run_in_memory_that_all_ranks_map(void **state)
@@ -276,6 +302,7 @@ int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(collectives_run_in_memory_that_all_ranks_map),
+        cmocka_unit_test(algorithms_that_touch_other_memory_are_refused),
         cmocka_unit_test(where_it_cannot_be_mapped_it_is_as_other_memory),
         cmocka_unit_test(what_is_wrong_on_one_rank_is_refused_on_all),
         cmocka_unit_test(memory_is_freed_when_the_communicator_has_failed),
