@@ -22,7 +22,7 @@
 
 enum { RANKS = 3, MANY = 20 };
 
-static int stride = 11;
+static int stride = 19;
 static _Atomic int ended;     /* ranks that make no more calls */
 
 struct life {
