@@ -9,13 +9,15 @@
 #define SPINS_CROWDED 2           /* ranks outnumber cores: the peer may need this very core */
 #define YIELDS 400
 /* Over sockets a poll is a system call, 0.3 us or more per channel, and data that arrive wake a sleeper. So a rank spins
- * for some 200 us and then sleeps at once. That is a few times what an exchange takes whose ranks sleep and are woken, 60 to
- * 75 us: with less, two ranks that one disturbance has put to sleep each wait longer than they spin for the other to wake,
- * and go on so, call after call (8 bytes, loopback, in turns: the p99 of 5000 calls was 24 to 110 us with 100 spins, 6 to 44
- * with 400; with 20 most calls took 45). Yields would leave the core to strangers for whole time slices where these want it, and
- * keep it busy where nobody does. Where it is other ranks that want the core, yields are right: 4 and 4 ranks on two cores need
- * 54 us for 8 bytes instead of 300, and 40 ms instead of 65 for 16 MiB. */
-#define SPINS_NETWORK 400
+ * for some 50 us, a few times what a small frame takes, and then sleeps at once: yields would leave the core to strangers for
+ * whole time slices where these want it, and keep it busy where nobody does. Where it is other ranks that want the core,
+ * yields are right: 4 and 4 ranks on two cores need 54 us for 8 bytes instead of 300, and 40 ms instead of 65 for 16 MiB.
+ *
+ * Longer spinning would help two ranks that one disturbance has put to sleep: an exchange whose ranks sleep and are woken takes
+ * 60 to 75 us, so they may go on sleeping, call after call (8 bytes, loopback, in turns: p99 of 5000 calls 24 to 110 us with
+ * 100 spins, 6 to 44 with 400). But who spins where cores are fewer than a rank can know, as in containers, holds up its peers:
+ * 4 and 8 ranks on two cores took 322 and 986 us with 400 spins, 141 and 452 with 100. */
+#define SPINS_NETWORK 100
 #define YIELDS_NETWORK 0
 #define SLEEP_FIRST_NS 100000
 #define SLEEP_MAX_NS 2000000
