@@ -152,6 +152,15 @@ struct hkt__verbs_queue {
     unsigned unacked;             /* events to acknowledge before the queue ends */
 };
 
+/** Calls of libibverbs that a domain's traffic has cost; a line of the log when it closes. */
+struct hkt__verbs_counts {
+    uint64_t posts, credits;      /* ibv_post_send, one doorbell each; of these, empty ones that only tell of credit */
+    uint64_t acks, arrivals;      /* completions: of what was sent, of what was received */
+    uint64_t refills;             /* ibv_post_recv, of many tokens each */
+    uint64_t polls, vain;         /* ibv_poll_cq; those that found nothing */
+    uint64_t sleeps;              /* waits for an event */
+};
+
 struct hkt__verbs_dom {
     struct hkt__tp_dom dom;       /* first */
     struct hkt__verbs *verbs;
@@ -162,6 +171,7 @@ struct hkt__verbs_dom {
     struct hkt__verbs_link **links; /* [nranks * lanes], NULL until asked for */
     int connecting, moved;        /* links that are being opened; that went over to tcp */
     struct hkt__verbs_pins pins;
+    struct hkt__verbs_counts counts;
     struct hkt__verbs_queue queues[HKT__VERBS_RAILS_MAX];
     /* wake (any thread) and park (the domain's) meet here; as in tcp.c. */
     int wake_fd;
@@ -220,7 +230,10 @@ struct hkt__verbs_path {
     uint32_t inline_max;
     uint32_t peer_key;            /* of the peer's ring, on its rail */
     uint8_t mtu;
-    uint64_t flying;              /* bytes of frames that are posted and not completed */
+    uint64_t flying;              /* bytes of frames that are posted and not known to have arrived */
+    uint32_t posted, asked, done; /* writes: number of the last one posted, of the last that asked for a completion, and of the
+                                   * last completed, which completes all before it */
+    uint32_t owed;                /* tokens used up and not put back */
     char why[HKT__VERBS_TEXT_MAX * 2]; /* when DOWN */
 };
 
@@ -236,7 +249,8 @@ struct hkt__verbs_write {
     struct hkt__verbs_piece from[2];
     uint64_t to;
     uint32_t imm;
-    uint64_t id;
+    enum hkt__verbs_kind kind;
+    bool wants_ack;               /* else only every `slots`-th asks for a completion */
 };
 
 HKT_NODISCARD enum hkt_status hkt__verbs_path_create(struct hkt__verbs_path *path);
@@ -245,13 +259,12 @@ void hkt__verbs_path_connect(struct hkt__verbs_path *path);
 void hkt__verbs_path_destroy(struct hkt__verbs_path *path);
 /** False: the path went DOWN. */
 bool hkt__verbs_path_post(struct hkt__verbs_path *path, const struct hkt__verbs_write *write);
-/** Put one token for an immediate back. */
-void hkt__verbs_path_refill(struct hkt__verbs_path *path);
+/** How many frames, and credits, may be posted now: there is room for a failed path's frames besides. */
+bool hkt__verbs_path_has_room(const struct hkt__verbs_path *path, enum hkt__verbs_kind kind);
 /** Take a path out of service: nothing it sent and has not completed counts as sent. */
 void hkt__verbs_path_fail(struct hkt__verbs_path *path, enum hkt_status status, const char *why);
 /** Completions a path may have under way: for the queue. */
 int hkt__verbs_path_entries(const struct hkt__verbs_link *link);
-uint64_t hkt__verbs_id(const struct hkt__verbs_path *path, enum hkt__verbs_kind kind, uint32_t slot);
 /** A completion of one of the domain's queues. */
 void hkt__verbs_path_complete(struct hkt__verbs_dom *dom, const struct ibv_wc *wc);
 
@@ -293,7 +306,9 @@ struct hkt__verbs_flight {
     uint32_t seq;
     uint32_t bytes;               /* header and payload */
     int path;
-    bool is_busy;                 /* posted and not completed */
+    uint32_t order;               /* of its write among the path's */
+    bool is_busy;                 /* posted; the slot, or what is lent, may still be read */
+    bool wants_ack;               /* is busy until its write is acknowledged, whatever the peer has consumed */
     const void *lent;             /* where the payload is; NULL: in the slot, behind the header */
     uint32_t lent_keys[HKT__VERBS_RAILS_MAX];
 };
@@ -329,7 +344,6 @@ struct hkt__verbs_link {
     uint32_t slots, slot_bytes;   /* the smaller ones of both ends */
     uint64_t peer_ring;
     int npaths, up;               /* up: paths that are UP */
-    int controls;                 /* credits in send queues */
     bool is_warning_due;          /* the peer does not know yet that a path failed */
     struct hkt__verbs_path paths[HKT__VERBS_PATHS_MAX];
     unsigned char *memory;        /* the ring, then the slots frames are sent from */
@@ -377,13 +391,15 @@ extern const struct hkt__chan_ops hkt__verbs_chan_ops;
 void hkt__verbs_chan_init(struct hkt__verbs_link *link);
 /** An immediate has arrived. */
 void hkt__verbs_chan_arrived(struct hkt__verbs_link *link, uint32_t imm);
-/** A frame's write is acknowledged. */
-void hkt__verbs_chan_sent(struct hkt__verbs_path *path, uint32_t slot);
+/** Writes of a path are acknowledged, up to path->done. */
+void hkt__verbs_chan_acked(struct hkt__verbs_path *path);
+/** Ask for acknowledgement of all that was sent. */
+void hkt__verbs_chan_ask(struct hkt__verbs_link *link);
 /** Send by the other paths what one that failed had under way, credit included. */
 void hkt__verbs_chan_resend(struct hkt__verbs_path *path);
 /** A credit that could not go may now. */
 void hkt__verbs_chan_retell(struct hkt__verbs_link *link);
-/** Frames sent and not acknowledged. */
+/** Frames sent that may not have arrived. */
 bool hkt__verbs_chan_is_flying(const struct hkt__verbs_link *link);
 
 /* ---- words (verbs_text.c) ---- */

@@ -2,10 +2,14 @@
  * are few, so 15 bits of them in an immediate name one without doubt. Credit rides on frames: where both ends send, as in
  * most collectives and in every exchange of small messages, none needs a packet of its own.
  *
- * A sender's slot is free when its write is acknowledged, a receiver's when its frame was told as consumed. A frame that a
- * failed path had under way is written again by another one, into the same slot, with the same bytes: if it had arrived
- * after all, nothing changes, and its slot cannot hold a later frame, since the sender's is not free before. What the failed
- * path still had on the network is at least as old as the time that made it fail, and both ends close it when they know. */
+ * A receiver's slot is free when its frame was told as consumed, and so is the sender's: an adapter that has not seen the
+ * acknowledgement may read the slot again, but then the other one drops what it has had. What is lent waits for the
+ * acknowledgement, since its owner may take it away from the adapter.
+ *
+ * A frame that a failed path had under way is written again by another one, into the same slot, with the same bytes: if it had
+ * arrived after all, nothing changes, and its slot cannot hold a later frame, since the sender's is free only when this second
+ * write is acknowledged. What the failed path still had on the network is at least as old as the time that made it fail, and both
+ * ends close it when they know. */
 #include <assert.h>
 #include <string.h>
 
@@ -71,25 +75,45 @@ static void post_frame(struct hkt__verbs_link *link, uint32_t slot)
                  {flight->lent, flight->bytes - in_slot, flight->lent_keys[path->rail]}},
         .to = link->peer_ring + slot * hkt__verbs_stride(link) + HKT__VERBS_HEADER_AT,
         .imm = hkt__verbs_imm_make(HKT__VERBS_IMM_FRAME, consumed, flight->seq),
-        .id = hkt__verbs_id(path, HKT__VERBS_FRAME, slot),
+        .kind = HKT__VERBS_FRAME, .wants_ack = flight->wants_ack,
     };
 
     flight->path = path->index;
+    flight->order = path->posted + 1;
     if (!hkt__verbs_path_post(path, &write))
         return; /* what it had, this frame too, has gone to the others */
     link->rx.told = consumed;
     link->rx.is_told_late = false;
 }
 
-void hkt__verbs_chan_sent(struct hkt__verbs_path *path, uint32_t slot)
+static void land(struct hkt__verbs_link *link, struct hkt__verbs_flight *flight)
 {
-    struct hkt__verbs_flight *flight = &path->link->tx.flights[slot];
-
-    if (flight->path != path->index)
-        return;
-    path->flying -= flight->bytes;
+    link->paths[flight->path].flying -= flight->bytes;
     flight->is_busy = false;
-    path->link->tx.lent -= flight->lent != NULL;
+    link->tx.lent -= flight->lent != NULL;
+}
+
+void hkt__verbs_chan_acked(struct hkt__verbs_path *path)
+{
+    struct hkt__verbs_link *link = path->link;
+
+    for (uint32_t slot = 0; slot < link->slots; slot++) {
+        struct hkt__verbs_flight *flight = &link->tx.flights[slot];
+
+        if (flight->is_busy && flight->path == path->index && (int32_t)(flight->order - path->done) <= 0)
+            land(link, flight);
+    }
+}
+
+/** The peer has consumed this many frames more. */
+static void take_credit(struct hkt__verbs_link *link, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        struct hkt__verbs_flight *flight = &link->tx.flights[slot_of(link, ++link->tx.consumed)];
+
+        if (flight->is_busy && flight->seq == link->tx.consumed && !flight->wants_ack)
+            land(link, flight);
+    }
 }
 
 void hkt__verbs_chan_resend(struct hkt__verbs_path *path)
@@ -97,8 +121,10 @@ void hkt__verbs_chan_resend(struct hkt__verbs_path *path)
     struct hkt__verbs_link *link = path->link;
 
     for (uint32_t slot = 0; slot < link->slots; slot++)
-        if (link->tx.flights[slot].is_busy && link->tx.flights[slot].path == path->index)
+        if (link->tx.flights[slot].is_busy && link->tx.flights[slot].path == path->index) {
+            link->tx.flights[slot].wants_ack = true;
             post_frame(link, slot);
+        }
     link->rx.is_told_late = true;
     hkt__verbs_chan_retell(link);
 }
@@ -113,7 +139,11 @@ bool hkt__verbs_chan_is_flying(const struct hkt__verbs_link *link)
 
 static bool has_room(const struct hkt__verbs_link *link)
 {
-    return link->tx.seq - 1 - link->tx.consumed < link->slots && !link->tx.flights[slot_of(link, link->tx.seq)].is_busy;
+    bool ok = link->tx.seq - 1 - link->tx.consumed < link->slots && !link->tx.flights[slot_of(link, link->tx.seq)].is_busy;
+
+    for (int i = 0; i < link->npaths && ok; i++)
+        ok = link->paths[i].state != HKT__VERBS_PATH_UP || hkt__verbs_path_has_room(&link->paths[i], HKT__VERBS_FRAME);
+    return ok;
 }
 
 static enum hkt_status tx_begin(struct hkt__chan *chan, size_t bytes, struct hkt__room *out_room)
@@ -161,7 +191,7 @@ static enum hkt_status tx_end(struct hkt__chan *chan, size_t bytes, const struct
 static enum hkt_status tx_lend(struct hkt__chan *chan, const void *data, size_t bytes, const struct hkt__stamp *stamp)
 {
     struct hkt__verbs_link *link = ((struct hkt__verbs_tx *)chan)->link;
-    struct hkt__verbs_flight flight = {.lent = data};
+    struct hkt__verbs_flight flight = {.lent = data, .wants_ack = true};
 
     if (bytes < LEND_LEAST || !hkt__verbs_mem_find(link->dom, data, bytes, flight.lent_keys))
         return HKT_AGAIN;
@@ -182,25 +212,36 @@ static bool tx_is_lent(struct hkt__chan *chan)
 /* ---- receiving ---- */
 
 /** Tell the peer what is consumed. */
+static void tell_by(struct hkt__verbs_path *path, bool wants_ack)
+{
+    struct hkt__verbs_link *link = path->link;
+    const uint32_t consumed = link->rx.seq - 1;
+    const struct hkt__verbs_write write = {
+        .to = link->peer_ring, .imm = hkt__verbs_imm_make(HKT__VERBS_IMM_CREDIT, consumed, 0),
+        .kind = HKT__VERBS_CONTROL, .wants_ack = wants_ack,
+    };
+
+    link->rx.is_told_late = true;
+    if (!hkt__verbs_path_has_room(path, HKT__VERBS_CONTROL) || !hkt__verbs_path_post(path, &write))
+        return; /* a completion, or the path's failure, tells by another one */
+    link->rx.told = consumed;
+    link->rx.is_told_late = false;
+}
+
 static void tell(struct hkt__verbs_link *link)
 {
-    const uint32_t consumed = link->rx.seq - 1;
     struct hkt__verbs_path *path = choose_path(link, 0);
 
     link->rx.is_told_late = true;
-    if (path == NULL || link->controls >= (int)link->slots)
-        return;
-    const struct hkt__verbs_write write = {
-        .to = link->peer_ring,
-        .imm = hkt__verbs_imm_make(HKT__VERBS_IMM_CREDIT, consumed, 0),
-        .id = hkt__verbs_id(path, HKT__VERBS_CONTROL, 0),
-    };
+    if (path != NULL)
+        tell_by(path, false);
+}
 
-    if (!hkt__verbs_path_post(path, &write))
-        return; /* its failure tells by another path */
-    link->controls++;
-    link->rx.told = consumed;
-    link->rx.is_told_late = false;
+void hkt__verbs_chan_ask(struct hkt__verbs_link *link)
+{
+    for (int i = 0; i < link->npaths; i++)
+        if (link->paths[i].state == HKT__VERBS_PATH_UP && link->paths[i].posted != link->paths[i].asked)
+            tell_by(&link->paths[i], true);
 }
 
 void hkt__verbs_chan_retell(struct hkt__verbs_link *link)
@@ -220,7 +261,7 @@ void hkt__verbs_chan_arrived(struct hkt__verbs_link *link, uint32_t imm)
     if (kind == HKT__VERBS_IMM_FRAME && ahead < link->slots) /* else it came before, by a path that failed afterwards */
         link->rx.arrived[slot_of(link, link->rx.seq + ahead)] = link->rx.seq + ahead;
     if (consumed <= link->slots) /* else it was overtaken */
-        link->tx.consumed += consumed;
+        take_credit(link, consumed);
 }
 
 static enum hkt_status fail_header(const struct hkt__verbs_link *link, const struct hkt__frame_header *header)

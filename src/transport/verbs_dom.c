@@ -4,6 +4,7 @@
  * no completion is missed. While links are being opened it sleeps on tcp, whose messages open them. */
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <poll.h>
 #include <stdio.h>
 #include <string.h>
@@ -20,7 +21,7 @@
 #define QUEUE_MIN 256                       /* entries of a new completion queue */
 #define WIRE_PARK_NS INT64_C(2000000)       /* longest sleep on tcp where verbs may have news too */
 #define FLUSH_NS INT64_C(5000000000)        /* closing: for frames under way */
-#define FLUSH_LOOK_NS INT64_C(20000000)     /* between looks whether the peer is gone */
+#define FLUSH_LOOK_NS INT64_C(2000000)      /* between looks whether the peer is gone: it does not acknowledge then */
 
 static struct hkt__verbs_dom *dom_of(struct hkt__tp_dom *dom)
 {
@@ -88,6 +89,8 @@ bool hkt__verbs_progress(struct hkt__verbs_dom *dom)
 
         for (int i = 0; i < count; i++)
             hkt__verbs_path_complete(dom, &wcs[i]);
+        dom->counts.polls += dom->queues[rail].cq != NULL;
+        dom->counts.vain += dom->queues[rail].cq != NULL && count == 0;
         any |= count > 0;
     }
     return any;
@@ -226,6 +229,7 @@ static void sleep_on_queues(struct hkt__verbs_dom *dom, int64_t timeout_ns)
         fds[nrails + i] = (struct pollfd){.fd = dom->verbs->rails[i].context->async_fd, .events = POLLIN};
     }
     fds[2 * nrails] = (struct pollfd){.fd = dom->wake_fd, .events = POLLIN};
+    dom->counts.sleeps++;
     if (ppoll(fds, (nfds_t)(2 * nrails + 1), &timeout, NULL) <= 0)
         return;
     for (int i = 0; i < nrails; i++) {
@@ -260,24 +264,37 @@ static bool is_aborted(const struct hkt__verbs_dom *dom)
     return dom->verbs->abort_word != NULL && atomic_load_explicit(dom->verbs->abort_word, memory_order_relaxed) != 0;
 }
 
-/** Frames are under way to a peer that has not hung up. */
+/** Frames are under way to a peer that has not hung up; when it was looked whether it has, it is asked to acknowledge them. */
 static bool is_flying(struct hkt__verbs_dom *dom, bool look)
 {
+    bool any = false;
+
     for (size_t i = 0; i < (size_t)dom->nranks * (size_t)dom->lanes; i++) {
         struct hkt__verbs_link *link = dom->links[i];
 
-        if (link != NULL && link->stage == HKT__VERBS_OPEN && link->failed == HKT_OK && hkt__verbs_chan_is_flying(link) &&
-            !(look && hkt__verbs_link_listen(link)))
-            return true;
+        if (link == NULL || link->stage != HKT__VERBS_OPEN || link->failed != HKT_OK || !hkt__verbs_chan_is_flying(link) ||
+            (look && hkt__verbs_link_listen(link)))
+            continue;
+        if (look)
+            hkt__verbs_chan_ask(link);
+        any = true;
     }
-    return false;
+    return any;
+}
+
+static void log_counts(const struct hkt__verbs_counts *counts)
+{
+    hkt__log(HKT__SUB_TRANSPORT, HKT__LOG_DEBUG, "verbs: %" PRIu64 " posts, %" PRIu64 " of them for credit alone, %" PRIu64
+             " and %" PRIu64 " completions of what was sent and received, %" PRIu64 " refills, %" PRIu64 " polls, %" PRIu64
+             " of them in vain, %" PRIu64 " sleeps", counts->posts, counts->credits, counts->acks, counts->arrivals,
+             counts->refills, counts->polls, counts->vain, counts->sleeps);
 }
 
 /** A frame that was sent must arrive, though this end closes now: until the peers' adapters have acknowledged all. */
 static void flush(struct hkt__verbs_dom *dom)
 {
     const int64_t end_ns = hkt__now_ns() + FLUSH_NS;
-    int64_t look_ns = hkt__now_ns() + FLUSH_LOOK_NS;
+    int64_t look_ns = 0;
 
     while (is_flying(dom, hkt__now_ns() >= look_ns) && hkt__now_ns() < end_ns && !is_aborted(dom)) {
         if (hkt__now_ns() >= look_ns)
@@ -296,6 +313,7 @@ void hkt__verbs_dom_close(struct hkt__tp_dom *tp_dom)
     if (dom == NULL)
         return;
     flush(dom);
+    log_counts(&dom->counts);
     for (size_t i = 0; i < (size_t)dom->nranks * (size_t)dom->lanes; i++)
         hkt__verbs_link_destroy(dom->links[i]);
     for (int rail = 0; rail < HKT__VERBS_RAILS_MAX; rail++)

@@ -288,7 +288,7 @@ static void prove_paths(struct hkt__verbs_link *link)
         const size_t mtu = (size_t)128 << path->mtu;
         const struct hkt__verbs_write write = {
             .from = {{link->memory + half, (uint32_t)(mtu < half ? mtu : half), link->send_mr[path->rail]->lkey}},
-            .to = link->peer_ring, .id = hkt__verbs_id(path, HKT__VERBS_PROBE, 0),
+            .to = link->peer_ring, .kind = HKT__VERBS_PROBE, .wants_ack = true,
             .imm = hkt__verbs_imm_make(HKT__VERBS_IMM_PROBE, 0, 0),
         };
 

@@ -1,8 +1,14 @@
 /* One queue pair: its life, what is posted on it, what its completions mean.
  *
+ * Completions. Only every slots-th write asks for one, besides those that must be known to be acknowledged: a completion
+ * stands for all writes of its queue pair before it, and what frees a slot is credit. A write that fails completes, asked
+ * or not.
+ *
  * Sizes. A peer has at most `slots` frames under way that are not told as consumed, and tells at most as many credits; after
- * a path fails both may come once more by another one. So 3 * slots tokens, and a few, always suffice, and the send queue
- * holds all frames, all credits, and the probe. Everything posted asks for a completion: that is what frees a slot. */
+ * a path fails both may come once more by another one. So 3 * slots tokens, and a few, always suffice; used ones are put back
+ * `slots` at a time, so there are as many more. The send queue takes frames while fewer than 3 * slots writes are not known
+ * to be complete, of which slots-th ones asked; credits while fewer than 4 * slots are; and what a failed path hands
+ * over, at most `slots` frames. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -15,22 +21,28 @@
 
 static const uint64_t index_shift = 32, path_shift = 24, kind_shift = 16;
 
-uint64_t hkt__verbs_id(const struct hkt__verbs_path *path, enum hkt__verbs_kind kind, uint32_t slot)
+/** What a completion says: whose it is, and the lowest bits of the write's number. */
+static uint64_t make_id(const struct hkt__verbs_path *path, enum hkt__verbs_kind kind, uint32_t order)
 {
     const struct hkt__verbs_link *link = path->link;
     const uint64_t index = (uint64_t)link->peer * (uint64_t)link->dom->lanes + (uint64_t)link->lane;
 
-    return index << index_shift | (uint64_t)path->index << path_shift | (uint64_t)kind << kind_shift | slot;
+    return index << index_shift | (uint64_t)path->index << path_shift | (uint64_t)kind << kind_shift | (order & 0xffff);
 }
 
 static uint32_t send_entries(const struct hkt__verbs_link *link)
 {
-    return 2 * link->slots + SPARE;
+    return 5 * link->slots + SPARE;
 }
 
 static uint32_t receive_entries(const struct hkt__verbs_link *link)
 {
-    return 3 * link->slots + SPARE;
+    return 4 * link->slots + SPARE;
+}
+
+bool hkt__verbs_path_has_room(const struct hkt__verbs_path *path, enum hkt__verbs_kind kind)
+{
+    return path->posted - path->done < (kind == HKT__VERBS_FRAME ? 3 : 4) * path->link->slots;
 }
 
 int hkt__verbs_path_entries(const struct hkt__verbs_link *link)
@@ -68,6 +80,21 @@ static enum hkt_status create_qp(struct hkt__verbs_path *path)
     return HKT_OK;
 }
 
+/** Put tokens for immediates back, at most HKT__VERBS_SLOTS_MAX, by one call. */
+static void refill(struct hkt__verbs_path *path)
+{
+    struct ibv_recv_wr requests[HKT__VERBS_SLOTS_MAX], *bad;
+    const uint32_t count = path->owed < HKT__VERBS_SLOTS_MAX ? path->owed : HKT__VERBS_SLOTS_MAX;
+
+    for (uint32_t i = 0; i < count; i++)
+        requests[i] = (struct ibv_recv_wr){.wr_id = make_id(path, HKT__VERBS_RECV, 0),
+                                           .next = i + 1 < count ? &requests[i + 1] : NULL};
+    /* Cannot fail while the number of tokens is kept; on a queue pair that failed, its completions say so. */
+    (void)ibv_post_recv(path->qp, requests, &bad);
+    path->owed -= count;
+    path->link->dom->counts.refills++;
+}
+
 enum hkt_status hkt__verbs_path_create(struct hkt__verbs_path *path)
 {
     const struct hkt__verbs_rail *rail = rail_of(path);
@@ -82,17 +109,10 @@ enum hkt_status hkt__verbs_path_create(struct hkt__verbs_path *path)
     if (ibv_modify_qp(path->qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS) != 0)
         return hkt__fail_sys(HKT_ERR_SYSTEM, "verbs: %s cannot prepare a queue pair on port %d", rail->port.device,
                              rail->port.port);
-    for (uint32_t i = 0; i < receive_entries(path->link); i++)
-        hkt__verbs_path_refill(path);
+    path->owed = receive_entries(path->link);
+    while (path->owed > 0)
+        refill(path);
     return HKT_OK;
-}
-
-void hkt__verbs_path_refill(struct hkt__verbs_path *path)
-{
-    struct ibv_recv_wr request = {.wr_id = hkt__verbs_id(path, HKT__VERBS_RECV, 0)}, *bad;
-
-    /* Cannot fail while the number of tokens is kept; on a queue pair that failed, its completions say so. */
-    (void)ibv_post_recv(path->qp, &request, &bad);
 }
 
 static void describe_route(const struct hkt__verbs_path *path, char *out_text, size_t bytes)
@@ -189,13 +209,14 @@ void hkt__verbs_path_fail(struct hkt__verbs_path *path, enum hkt_status status, 
 bool hkt__verbs_path_post(struct hkt__verbs_path *path, const struct hkt__verbs_write *write)
 {
     const struct hkt__verbs_piece *first = &write->from[0], *second = &write->from[1];
-    const uint32_t bytes = first->bytes + second->bytes;
+    const uint32_t bytes = first->bytes + second->bytes, order = path->posted + 1;
+    const bool asks = write->wants_ack || order - path->asked >= path->link->slots;
     struct ibv_sge sges[2] = {{.addr = (uintptr_t)first->data, .length = first->bytes, .lkey = first->key},
                               {.addr = (uintptr_t)second->data, .length = second->bytes, .lkey = second->key}};
     struct ibv_send_wr request = {
-        .wr_id = write->id, .sg_list = sges, .num_sge = (first->bytes > 0) + (second->bytes > 0),
+        .wr_id = make_id(path, write->kind, order), .sg_list = sges, .num_sge = (first->bytes > 0) + (second->bytes > 0),
         .opcode = IBV_WR_RDMA_WRITE_WITH_IMM,
-        .send_flags = IBV_SEND_SIGNALED | (bytes > 0 && bytes <= path->inline_max ? IBV_SEND_INLINE : 0u),
+        .send_flags = (asks ? IBV_SEND_SIGNALED : 0u) | (bytes > 0 && bytes <= path->inline_max ? IBV_SEND_INLINE : 0u),
         .imm_data = htobe32(write->imm), .wr.rdma = {.remote_addr = write->to, .rkey = path->peer_key},
     };
     struct ibv_send_wr *bad;
@@ -209,6 +230,10 @@ bool hkt__verbs_path_post(struct hkt__verbs_path *path, const struct hkt__verbs_
         return false;
     }
     path->flying += bytes;
+    path->posted = order;
+    path->asked = asks ? order : path->asked;
+    path->link->dom->counts.posts++;
+    path->link->dom->counts.credits += write->kind == HKT__VERBS_CONTROL;
     return true;
 }
 
@@ -232,27 +257,21 @@ void hkt__verbs_path_complete(struct hkt__verbs_dom *dom, const struct ibv_wc *w
     struct hkt__verbs_link *link = dom->links[wc->wr_id >> index_shift];
     struct hkt__verbs_path *path = &link->paths[wc->wr_id >> path_shift & 0xff];
     const enum hkt__verbs_kind kind = (enum hkt__verbs_kind)(wc->wr_id >> kind_shift & 0xff);
-    const uint32_t slot = wc->wr_id & 0xffff;
 
-    if (kind == HKT__VERBS_CONTROL)
-        link->controls--;
     if (wc->status != IBV_WC_SUCCESS) {
         complete_failed(path, wc);
         return;
     }
-    switch (kind) {
-    case HKT__VERBS_RECV:
-        hkt__verbs_path_refill(path);
+    if (kind == HKT__VERBS_RECV) {
+        dom->counts.arrivals++;
+        if (++path->owed == link->slots)
+            refill(path);
         hkt__verbs_chan_arrived(link, be32toh(wc->imm_data));
-        break;
-    case HKT__VERBS_FRAME:
-        hkt__verbs_chan_sent(path, slot);
-        break;
-    case HKT__VERBS_CONTROL:
-        hkt__verbs_chan_retell(link);
-        break;
-    case HKT__VERBS_PROBE:
-        path->is_proved = true;
-        break;
+        return;
     }
+    dom->counts.acks++;
+    path->done += ((uint32_t)wc->wr_id - path->done) & 0xffff;
+    path->is_proved |= kind == HKT__VERBS_PROBE;
+    hkt__verbs_chan_acked(path);
+    hkt__verbs_chan_retell(link);
 }

@@ -1,6 +1,6 @@
 /* Faults that only a look inside verbs can cause, on a real RDMA device (see `run`). What could break: a queue pair that fails
  * without anybody noticing, or takes frames with it that another path should have carried; a peer that is not ready to
- * receive; queue pairs or memory regions that pile up.
+ * receive; queue pairs or memory regions that pile up; messages that cost more calls of libibverbs than they must.
  *
  * The channels are the module's; this program knows their layout (transport/verbs.h), and works on them by libibverbs. */
 #include <string.h>
@@ -145,14 +145,18 @@ static void case_not_ready(struct rig_rank *rank, const void *arg)
 
         for (uint64_t n = 0; rig_now_ms() < end_ms && link->failed == HKT_OK;) {
             struct ibv_send_wr request = {
-                .wr_id = (uint64_t)link->peer << 32 | (uint64_t)HKT__VERBS_PROBE << 16, .send_flags = IBV_SEND_SIGNALED,
+                .wr_id = (uint64_t)link->peer << 32 | (uint64_t)HKT__VERBS_PROBE << 16 | ((path->posted + 1) & 0xffff),
+                .send_flags = IBV_SEND_SIGNALED,
                 .opcode = IBV_WR_RDMA_WRITE_WITH_IMM, .imm_data = htobe32(hkt__verbs_imm_make(HKT__VERBS_IMM_PROBE, 0, 0)),
                 .wr.rdma = { .remote_addr = link->peer_ring, .rkey = path->peer_key },
             };
             struct ibv_send_wr *bad;
             struct hkt__view view;
 
-            n += n < 30 && /* two more than there are requests */ ibv_post_send(path->qp, &request, &bad) == 0;
+            if (n < 38 /* two more than there are requests */ && ibv_post_send(path->qp, &request, &bad) == 0) {
+                path->posted++;
+                n++;
+            }
             (void)dom.rx[1][0]->ops->rx_begin(dom.rx[1][0], &view); /* takes completions */
         }
         if (!is_patient) {
@@ -165,6 +169,59 @@ static void case_not_ready(struct rig_rank *rank, const void *arg)
     }
     if (is_patient)
         RIG_EQUAL(stream(&dom, 30, 300), HKT_OK);
+    rig_barrier(rank);
+    rig_dom_close(&dom);
+}
+
+/** Send or receive one message to its end. */
+static void pass(struct rig_dom *dom, bool sends, uint64_t number, size_t bytes)
+{
+    const int peer = 1 - dom->rank->rank;
+    struct transfer message = { .chan = sends ? dom->tx[peer][0] : dom->rx[peer][0], .number = number, .bytes = bytes };
+
+    transfer_finish(dom, sends ? &message : NULL, sends ? NULL : &message);
+}
+
+/* Calls of libibverbs that messages cost: `count` of them, from rank 0 to rank 1, and each back again where they are answered.
+ * docs/bench/2026-11-30-rdma.md has what perftest's programs do. */
+struct cost {
+    size_t bytes;
+    uint64_t count;
+    bool is_answered;
+};
+
+static void case_calls_per_message(struct rig_rank *rank, const void *arg)
+{
+    static const struct cost costs[] = { { 8, 512, true }, { 8, 512, false }, { 262144, 64, false } };
+    const struct cost *cost = &costs[*(const int *)arg];
+    struct rig_dom dom;
+
+    rig_dom_open(rank, 1, 0, &dom);
+    const struct hkt__verbs_link *link = link_of(dom.tx[1 - rank->rank][0]);
+    const struct hkt__verbs_counts before = link->dom->counts, *now = &link->dom->counts;
+
+    rig_barrier(rank); /* nothing is sent before both have begun to count */
+    for (uint64_t n = 0; n < cost->count; n++) {
+        pass(&dom, rank->rank == 0, n, cost->bytes);
+        if (cost->is_answered)
+            pass(&dom, rank->rank == 1, n, cost->bytes);
+    }
+    const uint64_t sent = rank->rank == 0 || cost->is_answered ? cost->count : 0;
+    const uint64_t received = rank->rank == 1 || cost->is_answered ? cost->count : 0;
+    const uint64_t posts = now->posts - before.posts, credits = now->credits - before.credits;
+    const uint64_t acks = now->acks - before.acks, arrivals = now->arrivals - before.arrivals;
+    const uint64_t refills = now->refills - before.refills, slots = link->slots;
+
+    printf("# %zu bytes, %llu sent, %llu received: %llu posts, %llu of them for credit, %llu and %llu completions, %llu refills, "
+           "%llu polls with success\n", cost->bytes, (unsigned long long)sent, (unsigned long long)received,
+           (unsigned long long)posts, (unsigned long long)credits, (unsigned long long)acks, (unsigned long long)arrivals,
+           (unsigned long long)refills, (unsigned long long)(now->polls - now->vain - before.polls + before.vain));
+    fflush(stdout);
+    RIG_EQUAL(posts - credits, sent);
+    RIG_CHECK(credits <= (cost->is_answered ? 1 : received / (slots / 2) + 1));
+    RIG_CHECK(acks <= posts / slots + 1);
+    RIG_CHECK(arrivals >= received && arrivals <= received + (cost->is_answered ? 1 : sent / (slots / 2) + 1));
+    RIG_CHECK(refills <= arrivals / slots + 1);
     rig_barrier(rank);
     rig_dom_close(&dom);
 }
@@ -224,6 +281,9 @@ static const struct {
     { "paths_fail_in_turn", case_paths_fail_in_turn, 0, "4", "7" },
     { "not_ready", case_not_ready, 0, "1", "1" },
     { "not_ready_yet", case_not_ready, 1, "1", "7" },
+    { "calls_per_small_message", case_calls_per_message, 0, "1", "7" },
+    { "calls_of_one_way", case_calls_per_message, 1, "1", "7" },
+    { "calls_per_slice", case_calls_per_message, 2, "1", "7" },
     { "nothing_is_left", case_nothing_is_left, 0, "1", "7" },
 };
 
