@@ -47,17 +47,31 @@ static void show(const struct run_opts *opts, const struct hkt_topo *topo, const
     }
 }
 
+static int count_cores(const struct hkt_topo *topo)
+{
+    int cores = 0;
+
+    for (int i = 0; i < hkt_topo_node_count(topo); i++)
+        cores += hkt_topo_node_get(topo, i)->kind == HKT_TOPO_CORE;
+    return cores;
+}
+
 /* Returns -1 to go on, else the exit code. */
 static int deal(struct run_opts *opts, const struct hkt_topo *topo, int *nodes)
 {
     /* Cores one after the other, so that ranks share a cache; parts with several cores evenly, so that all memory is used. */
-    const enum hkt_topo_deal how = opts->bind == HKT_TOPO_CORE ? HKT_TOPO_COMPACT : HKT_TOPO_SPREAD;
+    const int cores = count_cores(topo);
+    const enum hkt_topo_deal how = opts->nranks > cores ? HKT_TOPO_SHARE
+                                   : opts->bind == HKT_TOPO_CORE ? HKT_TOPO_COMPACT : HKT_TOPO_SPREAD;
 
     if (hkt_topo_deal(topo, opts->nranks, (enum hkt_topo_kind)opts->bind, how, nodes) != HKT_OK) {
-        hkt_tool_say("run", "--bind %s: %s that this process may use; use fewer ranks, or --bind none",
+        hkt_tool_say("run", "--bind %s: %s that this process may use; use --bind none",
                      hkt_topo_kind_name((enum hkt_topo_kind)opts->bind), hkt_last_error());
         return TOOL_USAGE;
     }
+    if (how == HKT_TOPO_SHARE)
+        hkt_tool_say("run", "--bind %s: %d ranks share %d core%s", hkt_topo_kind_name((enum hkt_topo_kind)opts->bind),
+                     opts->nranks, cores, cores == 1 ? "" : "s");
     for (int r = 0; r < opts->nranks; r++)
         cpus_of(topo, nodes[r], &opts->cpus[r]);
     if (opts->verbose)

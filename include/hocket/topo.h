@@ -139,9 +139,11 @@ HKT_API void hkt_topo_route(const struct hkt_topo *topo, int a, int b, struct hk
 /** How ranks are dealt to a machine. */
 enum hkt_topo_deal {
     HKT_TOPO_COMPACT, /* rank i gets the i-th core or GPU */
-    HKT_TOPO_SPREAD   /* as even as can be over all of them, in order */
+    HKT_TOPO_SPREAD,  /* as even as can be over all of them, in order */
+    HKT_TOPO_SHARE    /* the same, also where ranks outnumber them: neighbours share one */
 };
-/** A place for each of nranks: the core, l3, numa, package, host or gpu (`by`) it gets. No core or GPU is given to two.
+/** A place for each of nranks: the core, l3, numa, package, host or gpu (`by`) it gets. No core or GPU is given to two, but
+ *  by HKT_TOPO_SHARE.
  *  Errors   UNSUPPORTED: fewer cores or GPUs than ranks, or none; the text counts them */
 HKT_API HKT_NODISCARD enum hkt_status hkt_topo_deal(const struct hkt_topo *topo, int nranks, enum hkt_topo_kind by,
                                                     enum hkt_topo_deal deal, int *out_nodes);

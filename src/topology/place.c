@@ -83,20 +83,21 @@ enum hkt_status hkt_topo_deal(const struct hkt_topo *topo, int nranks, enum hkt_
         return hkt__fail(HKT_ERR_INVALID,
                          "%d ranks cannot be dealt by %s; by core, l3, numa, package, host, rack or gpu", nranks,
                          by_name);
-    if (count < nranks)
+    if (count < (deal == HKT_TOPO_SHARE ? 1 : nranks))
         return hkt__fail(HKT_ERR_UNSUPPORTED, "%d ranks, but %d %s%s", nranks, count, unit_name, count == 1 ? "" : "s");
     /* Rank r gets unit number r, or number r * count / nranks; both grow with r. */
     for (int32_t i = 0; i < topo->nnodes && rank < nranks; i++) {
         if (topo->nodes[i].kind != unit)
             continue;
-        if (nth++ != (deal == HKT_TOPO_COMPACT ? rank : (int32_t)((int64_t)rank * count / nranks)))
-            continue;
         const int node = unit == HKT_TOPO_GPU ? i : hkt_topo_ancestor(topo, i, by);
 
-        if (node < 0)
-            return hkt__fail(HKT_ERR_UNSUPPORTED, "the system shows no %s around %s %d", by_name, unit_name,
-                             topo->nodes[i].index);
-        out_nodes[rank++] = node;
+        while (rank < nranks && nth == (deal == HKT_TOPO_COMPACT ? rank : (int32_t)((int64_t)rank * count / nranks))) {
+            if (node < 0)
+                return hkt__fail(HKT_ERR_UNSUPPORTED, "the system shows no %s around %s %d", by_name, unit_name,
+                                 topo->nodes[i].index);
+            out_nodes[rank++] = node;
+        }
+        nth++;
     }
     return HKT_OK;
 }

@@ -207,9 +207,10 @@ class Drawing(InFolder):
 
 
 class Bind(InFolder):
-    def cpus_by_rank(self, nranks, *options, cpus=None):
-        text = self.output('run', '-n', str(nranks), *options, sys.executable, '-c', SHOW_CPUS, cpus=cpus)
-        rows = dict(line.split(':') for line in text.split())
+    def cpus_by_rank(self, nranks, *options, cpus=None, said=''):
+        result = hocket('run', '-n', str(nranks), *options, sys.executable, '-c', SHOW_CPUS, cpus=cpus)
+        self.assertEqual((result.returncode, result.stderr), (0, said), options)
+        rows = dict(line.split(':') for line in result.stdout.split())
         return [{int(cpu) for cpu in rows[str(rank)].split(',')} for rank in range(nranks)]
 
     def cores(self):
@@ -246,10 +247,14 @@ class Bind(InFolder):
         one = max(os.sched_getaffinity(0))
         self.assertEqual(self.cpus_by_rank(1, '--bind', 'core', cpus={one}), [{one}])
 
-    def test_fewer_cores_than_ranks(self):
-        count = len(self.cores())
-        self.assert_usage('run', '-n', str(count + 1), '--bind', 'core', 'true', word=f'{count + 1} ranks, but {count} core')
-        self.assert_usage('run', '-n', str(count + 1), '--bind', 'package', 'true', word='--bind none')
+    def test_ranks_that_outnumber_cores_share_them_and_are_told(self):
+        cores = self.cores()
+        ranks = 2 * len(cores) + 1
+        said = f'hocket run: --bind core: {ranks} ranks share {len(cores)} core{"s" if len(cores) > 1 else ""}\n'
+        self.assertEqual(self.cpus_by_rank(ranks, '--bind', 'core', said=said),
+                         [cores[r * len(cores) // ranks] for r in range(ranks)])
+
+    def test_what_the_system_does_not_show(self):
         self.assert_usage('run', '-n', '2', '--bind', 'rack', 'true', word='none, core, l3, numa, package')
 
     def test_verbose_says_what_each_rank_gets(self):

@@ -646,7 +646,7 @@ static void detecting_survives_every_failed_allocation(void **state)
 static void ranks_are_dealt_compact_or_spread(void **state)
 {
     struct hkt_topo *topo = machine("package:2 numa:2 core:4");
-    int nodes[16];
+    int nodes[40];
 
     (void)state;
     assert_int_equal(hkt_topo_deal(topo, 3, HKT_TOPO_CORE, HKT_TOPO_COMPACT, nodes), HKT_OK);
@@ -663,6 +663,10 @@ static void ranks_are_dealt_compact_or_spread(void **state)
         assert_int_equal(nodes[r], node(topo, 0, HKT_TOPO_PACKAGE, r / 8));
     assert_int_equal(hkt_topo_deal(topo, 17, HKT_TOPO_CORE, HKT_TOPO_SPREAD, nodes), HKT_ERR_UNSUPPORTED);
     assert_non_null(strstr(hkt_last_error(), "17 ranks, but 16 cores"));
+    assert_int_equal(hkt_topo_deal(topo, 40, HKT_TOPO_CORE, HKT_TOPO_SHARE, nodes), HKT_OK);
+    for (int r = 0; r < 40; r++)
+        assert_int_equal(nodes[r], node(topo, 0, HKT_TOPO_CORE, r * 16 / 40));
+    assert_int_equal(hkt_topo_deal(topo, 2, HKT_TOPO_GPU, HKT_TOPO_SHARE, nodes), HKT_ERR_UNSUPPORTED);
     assert_int_equal(hkt_topo_deal(topo, 2, HKT_TOPO_GPU, HKT_TOPO_SPREAD, nodes), HKT_ERR_UNSUPPORTED);
     assert_int_equal(hkt_topo_deal(topo, 2, HKT_TOPO_L3, HKT_TOPO_SPREAD, nodes), HKT_ERR_UNSUPPORTED);
     assert_non_null(strstr(hkt_last_error(), "shows no l3"));
