@@ -453,6 +453,14 @@ static void processes_are_told_over_tcp(void **state)
     run_on("tcp", RANKS_PROCESSES, run_cases);
 }
 
+static const char *named; /* the transport that this program was asked for */
+
+static void processes_are_told_over_the_named(void **state)
+{
+    (void)state;
+    run_on(named, RANKS_PROCESSES, run_cases);
+}
+
 /* ---- settings ---- */
 
 /** Ranks that cut or check messages differently would read each other's bytes wrongly: nobody gets a communicator. */
@@ -540,8 +548,10 @@ static void different_settings_are_told(void **state)
     ranks_run(&job);
 }
 
-int main(void)
+/** Without an argument all of it; with the name of a transport its cases alone. */
+int main(int argc, char **argv)
 {
+    const struct CMUnitTest over_one[] = {cmocka_unit_test(processes_are_told_over_the_named)};
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(threads_are_told),
         cmocka_unit_test(processes_are_told_over_shm),
@@ -554,5 +564,6 @@ int main(void)
         cmocka_unit_test(different_buffers_work),
     };
 
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    named = argc > 1 ? argv[1] : NULL;
+    return named != NULL ? cmocka_run_group_tests(over_one, NULL, NULL) : cmocka_run_group_tests(tests, NULL, NULL);
 }
