@@ -238,9 +238,10 @@ static void open_all(struct bench *b, const char *device, int gid_index)
 int main(int argc, char **argv)
 {
     struct bench b = {0};
-    const int rounds = argc == 4 ? atoi(argv[3]) : 0;
+    char *end = NULL;
+    const long gid_index = argc == 4 ? strtol(argv[2], &end, 10) : -1, rounds = argc == 4 ? strtol(argv[3], &end, 10) : 0;
 
-    if (rounds < 1 || rounds > 1000) {
+    if (gid_index < 0 || gid_index > 255 || rounds < 1 || rounds > 1000 || *end != '\0') {
         fprintf(stderr, "usage: rounds DEVICE GID_INDEX ROUNDS\n");
         return 2;
     }
@@ -252,7 +253,7 @@ int main(int argc, char **argv)
     snprintf(rank, sizeof rank, "%d", b.rank);
     setenv("HOCKET_RANK", rank, 1);
 #endif
-    open_all(&b, argv[1], atoi(argv[2]));
+    open_all(&b, argv[1], (int)gid_index);
     for (b.round = -1; b.round < rounds; b.round++) /* the first is not counted */
         do_round(&b);
     require(hkt_barrier(b.comm, NULL), "barrier");
