@@ -192,8 +192,15 @@ static void judge_port(struct ibv_context *context, const struct hkt__settings *
     port->lid = attr.lid;
     port->mtu = (uint8_t)attr.active_mtu;
     port->mbits = port_mbits(&attr);
+    /* RFC 5040 has writes without immediate only, and such a device connects queue pairs in rdma_cm alone: a transport of other
+     * frames and another opening. */
+    if (context->device->transport_type == IBV_TRANSPORT_IWARP) {
+        snprintf(port->why, sizeof port->why, "iWARP: it has no RDMA write with immediate, and connects by rdma_cm alone; tcp goes "
+                 "over its network");
+        return;
+    }
     if (context->device->transport_type != IBV_TRANSPORT_IB) {
-        snprintf(port->why, sizeof port->why, "it is no InfiniBand or RoCE adapter (iWARP): use tcp over it");
+        snprintf(port->why, sizeof port->why, "it is no InfiniBand or RoCE adapter: use tcp over it");
         return;
     }
     if (attr.state != IBV_PORT_ACTIVE) {
