@@ -77,6 +77,22 @@ struct hkt__cuda_handle {
     char bytes[64];
 };
 
+/** Memory that somebody allocated: the allocation that a pointer lies in. */
+enum hkt__cuda_kind {
+    HKT__CUDA_HOST,     /* or nobody's: the rest is not known */
+    HKT__CUDA_WHOLE,    /* cudaMalloc, cuMemAlloc: other processes map all of it by CUDA IPC */
+    HKT__CUDA_NAMED,    /* cuMemCreate, with a file descriptor for others */
+    HKT__CUDA_NAMELESS, /* cuMemCreate without, or another process's: nobody else can map it */
+    HKT__CUDA_POOLED,   /* cudaMallocAsync and the like */
+    HKT__CUDA_MANAGED   /* moves between host and devices */
+};
+struct hkt__cuda_memory {
+    enum hkt__cuda_kind kind;
+    int device;
+    char *base;
+    size_t bytes;
+};
+
 /** What the module gives. First functions that enqueue: each returns a cudaError_t as int, 0 when enqueued; a pair that is
  *  not defined (hkt_op_check) or a wrong argument is cudaErrorInvalidValue and enqueues nothing. An empty call is
  *  success and enqueues nothing. Any thread; the current device must be the stream's. */
@@ -128,6 +144,14 @@ struct hkt__cuda_module {
     int (*ipc_handle)(void *p, struct hkt__cuda_handle *out_handle);
     int (*ipc_open)(const struct hkt__cuda_handle *handle, int device, void **out);
     int (*ipc_close)(void *p, int device);
+    /** What memory p is of. */
+    int (*memory_find)(const void *p, struct hkt__cuda_memory *out_memory);
+    /** A descriptor of the NAMED allocation that p lies in: whoever has it may import all of it. The caller's, to be closed;
+     *  with a failure too, unless it is as it was. */
+    int (*memory_export)(const void *p, int *out_fd);
+    /** Maps it for a device; fd stays the caller's. */
+    int (*memory_import)(int fd, size_t bytes, int device, void **out);
+    int (*memory_unmap)(void *p, size_t bytes);
     /** Memory of the host that kernels of all devices reach at the same address; zero. */
     int (*mapped_alloc)(void **out, size_t bytes);
     int (*mapped_free)(void *p);
@@ -155,7 +179,7 @@ struct hkt__cuda_module {
      *  what was enqueued before it has failed. */
     int (*stream_call)(void *stream, void (*function)(void *user), void *user);
 };
-#define HKT__CUDA_ABI 6
+#define HKT__CUDA_ABI 7
 #define HKT__CUDA_NOT_READY 600 /* cudaErrorNotReady */
 
 /** The one symbol that leaves hocket_cuda.so. */

@@ -26,6 +26,13 @@ int hkt__cuda_ipc_close(void *p, int device);
 int hkt__cuda_mapped_alloc(void **out, size_t bytes);
 int hkt__cuda_mapped_free(void *p);
 
+/* foreign.c */
+struct hkt__cuda_memory;
+int hkt__cuda_memory_find(const void *p, struct hkt__cuda_memory *out_memory);
+int hkt__cuda_memory_export(const void *p, int *out_fd);
+int hkt__cuda_memory_import(int fd, size_t bytes, int device, void **out);
+int hkt__cuda_memory_unmap(void *p, size_t bytes);
+
 /* streams.c */
 int hkt__cuda_stream_create(void **out_stream, int device);
 int hkt__cuda_stream_destroy(void *stream);

@@ -68,7 +68,7 @@ HKT_API HKT_NODISCARD enum hkt_status hkt_comm_split(struct hkt_comm *comm, int 
                                                      const struct hkt_config *config, struct hkt_comm **out_comm);
 
 /** Finish outstanding operations, then free. Does not wait for peers. NULL is allowed; the communicator may have
- *  failed. Returns the first failure of an outstanding operation. */
+ *  failed. Returns the first failure of an outstanding operation, else INVALID where buffers of devices are still registered. */
 HKT_API enum hkt_status hkt_comm_destroy(struct hkt_comm *comm);
 
 /** Fail the communicator on all ranks, now, and free it. Never waits for a peer. May be called from any thread only

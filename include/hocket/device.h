@@ -39,8 +39,10 @@ HKT_API HKT_NODISCARD enum hkt_status hkt_stream_from_cuda(struct hkt_stream **o
 /** The same with a new stream of a device, which does not wait for the default stream; hkt_stream_destroy waits for it. */
 HKT_API HKT_NODISCARD enum hkt_status hkt_device_stream_create(struct hkt_stream **out_stream, int device);
 
-/** How calls on CUDA streams run on a communicator, in one line: on the devices and at what cost of memory, or through memory
- *  of the host and why. "": none was made yet. Valid while comm lives. */
+/** How calls on CUDA streams run on a communicator, in one line: on the devices, or through memory of the host and why. Then what
+ *  it costs, in one sum and in parts: memory of its device for the communicator (the arena, at most HOCKET_CUDA_BYTES and 2 MiB;
+ *  hkt_mem_alloc_device; registered buffers), and memory of peers that is mapped beside it, at most as much again for each peer, or
+ *  what the allocations of registered buffers have. "": no call and no such memory yet. Valid until the next call of comm. */
 HKT_API const char *hkt_comm_device(const struct hkt_comm *comm);
 
 #ifdef __cplusplus

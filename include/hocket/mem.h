@@ -33,13 +33,30 @@ HKT_API HKT_NODISCARD enum hkt_status hkt_mem_alloc_device(void **out_memory, si
  *  will be launched. NULL is allowed, on all ranks. */
 HKT_API HKT_NODISCARD enum hkt_status hkt_mem_free(void *memory, struct hkt_comm *comm);
 
-/** Register [data, data + bytes), part of memory from hkt_mem_alloc of any communicator of the same job, with comm: what
- *  was allocated on a parent serves its children. Where ranks of several hosts meet over RDMA it may be any memory; its owner
- *  must deregister it before it is freed, else what is sent later from other memory at the same address may be wrong.
- *  Threads  collective; each rank names its own buffer
- *  Errors   UNSUPPORTED on all ranks, naming one whose buffer peers cannot address; nothing is registered then */
+/** Register [data, data + bytes) with comm, so that its collectives may use it in place. It is one of two kinds, on all ranks:
+ *
+ *  Host     part of memory from hkt_mem_alloc of any communicator of the same job: what was allocated on a parent serves its
+ *           children. Where all ranks are threads of a process, or where ranks of several hosts meet over RDMA, it may be any memory.
+ *  Device   memory of a CUDA device, whoever allocated it: cudaMalloc or cuMemAlloc (any part of an allocation), cuMemCreate with
+ *           CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, hkt_mem_alloc_device of another communicator. As many bytes on all ranks. From
+ *           then on collectives on CUDA streams whose buffers lie in it, on all ranks, run as in memory of hkt_mem_alloc_device.
+ *           Peers map all of the allocation; each mapping is tried with patterns at the buffer's end, whose bytes are put back: so
+ *           what streams were given to do with it must be done before the call, and contents are lost if comm fails in it.
+ *
+ *  A registration is the communicator's alone: a child, or a parent, needs its own, of the same memory if wanted. The memory stays
+ *  the caller's, who deregisters it, from each, before it is freed: else peers read and write what is there no more.
+ *  Unlike ncclCommRegister it is collective, and names its buffer by its address; register whole allocations, once.
+ *  Threads  collective; each rank names its own buffer. Of a device: waits for all ranks, and may not run while a thread of the
+ *           process captures into a CUDA graph
+ *  Errors   on all ranks when any has them, and nothing is registered then. UNSUPPORTED names a rank whose buffer peers cannot
+ *           address, and says why: memory of pools (cudaMallocAsync) or without a handle, but for ranks of one process on one
+ *           device; managed memory; ranks that do not reach each other's devices. INVALID: host and device memory, other sizes of a
+ *           device, more than one allocation, fewer than 4 bytes a rank, registered already; a wrong device. NOMEM, SYSTEM */
 HKT_API HKT_NODISCARD enum hkt_status hkt_comm_register(struct hkt_comm *comm, void *data, size_t bytes);
-/** Undo it; data as given to register. Collective. */
+/** Undo it; data as given to register. Collective; of a device, waits for the communicator's launches, and until no peer maps
+ *  the buffer. A communicator that ends with buffers of devices registered gives its mappings up, and hkt_comm_destroy says INVALID:
+ *  nobody has waited for the peers. After a failure nobody can be waited for: free the memory when their processes have ended, or
+ *  their communicators. */
 HKT_API HKT_NODISCARD enum hkt_status hkt_comm_deregister(struct hkt_comm *comm, void *data);
 
 #ifdef __cplusplus

@@ -473,9 +473,13 @@ enum hkt_status hkt_comm_destroy(struct hkt_comm *comm)
     hkt__turn_drain(&comm->turn);
     if (comm->far != NULL)
         (void)hkt__far_drain(comm->far); /* while failures of peers are still heard of */
-    const enum hkt_status rc = hkt__comm_report(comm);
+    const int left = hkt__far_registered_left(comm);
+    enum hkt_status rc = hkt__comm_report(comm);
     struct hkt__job *job = comm->job;
 
+    if (rc == HKT_OK && left > 0) /* what peers still map may not be freed, and nobody has waited for them */
+        rc = hkt__fail(HKT_ERR_INVALID, "%s was destroyed with %d buffer%s of devices registered: hkt_comm_deregister waits until no "
+                       "peer maps one", comm->name, left, left == 1 ? "" : "s");
     hkt__job_forget(job, comm);
     hkt__comm_free(comm);
     hkt__job_release(job);

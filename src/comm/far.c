@@ -400,5 +400,5 @@ bool hkt__far_drain(struct hkt__far *far)
 
 const char *hkt_comm_device(const struct hkt_comm *comm)
 {
-    return comm != NULL && comm->far != NULL && comm->far->path != HKT__FAR_UNKNOWN ? comm->far->text : "";
+    return comm != NULL && comm->far != NULL ? comm->far->line : "";
 }

@@ -14,7 +14,7 @@
 #include "device/cuda_messages.h"
 #include "exec/device.h"
 
-/** Memory of hkt_mem_alloc_device: far_memory.c. */
+/** Memory of hkt_mem_alloc_device: far_memory.c. The user's, registered: far_register.c. */
 struct hkt__far_memory {
     struct hkt__far_memory *next;
     void *data;
@@ -23,6 +23,7 @@ struct hkt__far_memory {
     uint64_t serial;               /* the same on all ranks */
     struct hkt__cuda_group group;  /* of a pool: its mappings */
     uint64_t mapped_by;
+    struct hkt__cuda_registered *registered; /* the user's, and its mappings; NULL: allocated here */
 };
 
 /** A stream of CUDA's: what is behind struct hkt_stream. */
@@ -64,6 +65,7 @@ struct hkt__far {
     struct hkt__far *next;         /* of those that streams know: far_stream.c */
     enum { HKT__FAR_UNKNOWN, HKT__FAR_PLANS, HKT__FAR_STAGED } path;
     char text[256];                /* how calls run, and why; read by others when path is set */
+    char line[512];                /* the same, and what memory it costs: hkt_comm_device */
     enum hkt__far_step step;       /* of the call in flight */
     struct hkt__cuda_group group;
     struct hkt__cuda_peers peers;
@@ -123,6 +125,8 @@ int hkt__far_mark(struct hkt__far *far, const struct hkt__far_stream *on);
 /** The communicator's place for calls on streams of CUDA, on this device: made at the first, of what is named. INVALID: it is
  *  on another. */
 HKT_NODISCARD enum hkt_status hkt__far_enter_device(struct hkt_comm *comm, int device, const char *what);
+/** Writes far->line anew: how calls run, and how much memory is the communicator's. After each change of either. */
+void hkt__far_describe(struct hkt__far *far);
 /** What a call waits for: the exchange it is at, or itself. */
 const struct hkt__collective *hkt__far_waiting(const struct hkt__collective *work);
 
@@ -140,9 +144,13 @@ uint64_t hkt__far_living(const struct hkt_comm *comm);
 
 /** Do the call's buffers lie in memory that all ranks map? Where one rank's do, all ranks' must. */
 bool hkt__far_memory_covers(const struct hkt__far *far, const struct hkt__call *call);
-/** What hkt_mem_alloc_device gave at that address; NULL: nothing. */
-struct hkt__far_memory *hkt__far_memory_find(const struct hkt_comm *comm, const void *data);
-/** hkt_mem_free of it. */
+/** What hkt_mem_alloc_device gave at that address, or what was registered; NULL: nothing. */
+struct hkt__far_memory *hkt__far_memory_find(const struct hkt_comm *comm, const void *data, bool is_registered);
+/** hkt_comm_register of memory of a device. */
+HKT_NODISCARD enum hkt_status hkt__far_register(struct hkt_comm *comm, const struct hkt__cuda_memory *found, void *data, size_t bytes);
+/** Buffers of devices that are registered still. */
+int hkt__far_registered_left(const struct hkt_comm *comm);
+/** hkt_mem_free, or hkt_comm_deregister, of it. */
 HKT_NODISCARD enum hkt_status hkt__far_memory_free(struct hkt_comm *comm, struct hkt__far_memory *memory);
 /** Gives up what is left, without a word to peers. No launch may run. */
 void hkt__far_memory_fini(struct hkt__far *far);

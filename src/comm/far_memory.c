@@ -1,4 +1,5 @@
-/* Memory of devices that all ranks of a communicator map: hkt_mem_alloc_device. Each allocation is a pool, with a part of every
+/* Memory of devices that all ranks of a communicator map: hkt_mem_alloc_device; what the user has allocated is taken by
+ * far_register.c, and given up here. Each allocation is a pool, with a part of every
  * rank: an arena as those of launches are (device/cuda_group.h), made in the same steps, each of which all ranks have done before
  * any does the next. If one fails anywhere, all take memory that peers do not map: calls on it are as on any other.
  *
@@ -8,37 +9,20 @@
 #include <string.h>
 #include <time.h>
 
-#include "comm/far.h"
+#include "comm/far_pools.h"
 #include "core/clock.h"
 #include "core/log.h"
 #include "core/mem.h"
 #include "hocket/mem.h"
 
-/** What a rank says after each step. */
-struct note {
-    int32_t status, can_share;
-    uint64_t bytes, mapped, serial;
-    char text[192];
-    struct hkt__cuda_offer offer;
-};
-
-/** An allocation in the making, or about to end. */
-struct making {
-    struct hkt_comm *comm;
-    struct hkt__far_memory *memory;
-    struct note own, *all;
-    int failed;                /* the first rank that could not go on; -1: none */
-};
-
-static enum hkt_status begin(struct making *m, struct hkt_comm *comm)
+enum hkt_status hkt__pool_begin(struct hkt__pool_making *m, struct hkt_comm *comm, const char *what)
 {
-    *m = (struct making){.comm = comm, .failed = -1, .all = hkt__calloc((size_t)comm->nranks, sizeof *m->all)};
+    *m = (struct hkt__pool_making){.comm = comm, .what = what, .failed = -1, .all = hkt__calloc((size_t)comm->nranks, sizeof *m->all)};
     return m->all != NULL ? HKT_OK
                           : hkt__comm_fail_here(comm, hkt__fail(HKT_ERR_NOMEM, "no memory to agree on memory of devices"), "memory");
 }
 
-/** A step is done, here: hears how the others got on. Fails as the all-gather does. */
-static enum hkt_status tell(struct making *m, enum hkt_status status)
+enum hkt_status hkt__pool_tell(struct hkt__pool_making *m, enum hkt_status status)
 {
     m->own.status = status;
     snprintf(m->own.text, sizeof m->own.text, "%s", status < 0 ? hkt_last_error() : "");
@@ -51,16 +35,15 @@ static enum hkt_status tell(struct making *m, enum hkt_status status)
     return rc;
 }
 
-/** What all ranks return when one could not go on. */
-static enum hkt_status failure(const struct making *m)
+enum hkt_status hkt__pool_failure(const struct hkt__pool_making *m)
 {
-    const struct note *theirs = &m->all[m->failed];
+    const struct hkt__pool_note *theirs = &m->all[m->failed];
 
-    return hkt__fail_peer((enum hkt_status)theirs->status, m->failed, "hkt_mem_alloc_device: rank %d: %.*s", m->failed,
+    return hkt__fail_peer((enum hkt_status)theirs->status, m->failed, "%s: rank %d: %.*s", m->what, m->failed,
                           (int)sizeof theirs->text, theirs->text);
 }
 
-static int free_pool(const struct hkt_comm *comm)
+int hkt__pool_next(const struct hkt_comm *comm)
 {
     int pool = 0;
 
@@ -70,7 +53,7 @@ static int free_pool(const struct hkt_comm *comm)
 }
 
 /** How much all take, and whether peers are to map it. */
-static enum hkt_status settle_size(struct making *m, size_t bytes, int device, bool *out_share)
+static enum hkt_status settle_size(struct hkt__pool_making *m, size_t bytes, int device, bool *out_share)
 {
     struct hkt_comm *comm = m->comm;
     enum hkt_status status = HKT_OK;
@@ -78,7 +61,7 @@ static enum hkt_status settle_size(struct making *m, size_t bytes, int device, b
 
     m->memory = hkt__calloc(1, sizeof *m->memory);
     m->own.bytes = bytes > 0 ? bytes : 1;
-    m->own.can_share = hkt__far_why_not(comm)[0] == '\0' && free_pool(comm) < HKT__PLAN_POOLS;
+    m->own.can_share = hkt__far_why_not(comm)[0] == '\0' && hkt__pool_next(comm) < HKT__PLAN_POOLS;
     if (comm->cuda == NULL)
         status = hkt__fail(HKT_ERR_UNSUPPORTED, "%s was made before this process used CUDA: it does not know of devices", comm->name);
     else if (m->memory == NULL || bytes > SIZE_MAX / 2)
@@ -87,10 +70,10 @@ static enum hkt_status settle_size(struct making *m, size_t bytes, int device, b
         status = hkt__fail(HKT_ERR_INVALID, "there is no device %d: there are %d", device, count);
     else if (comm->far != NULL)
         status = hkt__far_enter_device(comm, device, "hkt_mem_alloc_device");
-    const enum hkt_status rc = tell(m, status);
+    const enum hkt_status rc = hkt__pool_tell(m, status);
 
     if (rc < 0 || m->failed >= 0)
-        return rc < 0 ? rc : failure(m);
+        return rc < 0 ? rc : hkt__pool_failure(m);
     *out_share = true;
     for (int r = 0; r < comm->nranks; r++) {
         m->memory->bytes = m->all[r].bytes > m->memory->bytes ? (size_t)m->all[r].bytes : m->memory->bytes;
@@ -101,30 +84,29 @@ static enum hkt_status settle_size(struct making *m, size_t bytes, int device, b
 
 /* --- Pools ---------------------------------------------------------------------------------------------------------- */
 
-/** Tells kernels where a pool's parts are. */
-static enum hkt_status fill_row(struct hkt__far *far, struct hkt__far_memory *memory, int pool)
+enum hkt_status hkt__pool_fill(struct hkt__far *far, void *const *parts, void *stream)
 {
-    const struct hkt__cuda_group *group = &memory->group;
-    const size_t row_bytes = (size_t)group->nranks * sizeof group->arenas[0];
+    const struct hkt__cuda_module *cuda = far->comm->cuda;
+    const size_t row_bytes = (size_t)far->comm->nranks * sizeof parts[0];
+    const size_t at = (size_t)hkt__pool_next(far->comm) * row_bytes;
     void *table = NULL;
     int rc = 0;
 
     if (far->pools.table == NULL) {
-        rc = group->module->device_alloc(&table, HKT__PLAN_POOLS * row_bytes, group->device);
+        rc = cuda->device_alloc(&table, HKT__PLAN_POOLS * row_bytes, far->peers.device);
         if (rc == 0)
             far->pools.table = table;
     }
     if (rc == 0) {
-        rc = group->module->stream_copy((char *)(uintptr_t)far->pools.table + (size_t)pool * row_bytes, group->arenas, row_bytes,
-                                        group->stream);
-        const int drained = hkt__cuda_drain(group->module, group->stream, group->device);
+        rc = cuda->stream_copy((char *)(uintptr_t)far->pools.table + at, parts, row_bytes, stream);
+        const int drained = hkt__cuda_drain(cuda, stream, far->peers.device);
 
         rc = rc != 0 ? rc : drained;
     }
-    return rc == 0 ? HKT_OK : hkt__cuda_failed(group->module, rc, "tell a device where memory is");
+    return rc == 0 ? HKT_OK : hkt__cuda_failed(cuda, rc, "tell a device where memory is");
 }
 
-static enum hkt_status open_part(struct making *m)
+static enum hkt_status open_part(struct hkt__pool_making *m)
 {
     struct hkt_comm *comm = m->comm;
 
@@ -133,7 +115,7 @@ static enum hkt_status open_part(struct making *m)
     return hkt__cuda_group_open(&m->memory->group, &m->own.offer);
 }
 
-static enum hkt_status map_parts(struct making *m)
+static enum hkt_status map_parts(struct hkt__pool_making *m)
 {
     struct hkt__cuda_offer *offers = hkt__calloc((size_t)m->comm->nranks, sizeof *offers);
 
@@ -149,7 +131,7 @@ static enum hkt_status map_parts(struct making *m)
     return rc;
 }
 
-static void note_mappings(struct making *m)
+static void note_mappings(struct hkt__pool_making *m)
 {
     m->memory->mapped_by = 0;
     for (int r = 0; r < m->comm->nranks; r++)
@@ -163,28 +145,28 @@ static void close_part(struct hkt__far *far, struct hkt__far_memory *memory)
 }
 
 /** All steps of a pool. IN_PROGRESS: some rank could not; nothing of it is left, and all go on without. */
-static enum hkt_status share(struct making *m, enum hkt_status status)
+static enum hkt_status share(struct hkt__pool_making *m, enum hkt_status status)
 {
     struct hkt__far *far = m->comm->far;
     enum hkt_status rc;
 
     if (status == HKT_OK)
         status = open_part(m);
-    rc = tell(m, status);
+    rc = hkt__pool_tell(m, status);
     if (rc == HKT_OK && m->failed < 0) {
-        rc = tell(m, map_parts(m));
+        rc = hkt__pool_tell(m, map_parts(m));
         if (rc == HKT_OK)
             note_mappings(m);
     }
     if (rc == HKT_OK && m->failed < 0) {
         status = hkt__cuda_group_check(&m->memory->group);
         if (status == HKT_OK)
-            status = fill_row(far, m->memory, free_pool(m->comm));
-        rc = tell(m, status);
+            status = hkt__pool_fill(far, m->memory->group.arenas, m->memory->group.stream);
+        rc = hkt__pool_tell(m, status);
     }
     if (rc == HKT_OK && m->failed < 0) {
         m->memory->data = m->memory->group.arenas[m->comm->rank];
-        m->memory->pool = free_pool(m->comm);
+        m->memory->pool = hkt__pool_next(m->comm);
         return HKT_OK;
     }
     if (far != NULL)
@@ -226,23 +208,23 @@ static enum hkt_status allocate_plain(struct hkt__far *far, struct hkt__far_memo
     return hkt__fail(HKT_ERR_NOMEM, "CUDA: no %zu bytes on device %d: %s", memory->bytes, device, cuda->error_text(rc));
 }
 
-static enum hkt_status plain(struct making *m, enum hkt_status status)
+static enum hkt_status plain(struct hkt__pool_making *m, enum hkt_status status)
 {
     m->memory->pool = -1;
     if (status == HKT_OK)
         status = allocate_plain(m->comm->far, m->memory);
-    const enum hkt_status rc = tell(m, status);
+    const enum hkt_status rc = hkt__pool_tell(m, status);
 
     if (rc == HKT_OK && m->failed < 0)
         return HKT_OK;
     if (status == HKT_OK)
         (void)m->comm->cuda->device_free(m->memory->data);
-    return rc < 0 ? rc : failure(m);
+    return rc < 0 ? rc : hkt__pool_failure(m);
 }
 
 /* --- The calls ------------------------------------------------------------------------------------------------------ */
 
-static void list(struct hkt__far *far, struct hkt__far_memory *memory)
+void hkt__pool_list(struct hkt__far *far, struct hkt__far_memory *memory)
 {
     memory->serial = ++far->memory_serial;
     memory->next = far->memory;
@@ -252,19 +234,20 @@ static void list(struct hkt__far *far, struct hkt__far_memory *memory)
         far->pools.bytes[memory->pool] = memory->bytes;
         far->peers.pools = &far->pools;
     }
+    hkt__far_describe(far);
     hkt__log(HKT__SUB_COMM, HKT__LOG_INFO, "%s: %zu bytes of device %d, which peers %s", far->comm->name, memory->bytes,
              far->peers.device, memory->pool >= 0 ? "map" : "do not map");
 }
 
 enum hkt_status hkt_mem_alloc_device(void **out_memory, size_t bytes, int device, struct hkt_comm *comm)
 {
-    struct making m;
+    struct hkt__pool_making m;
     bool is_shared = false;
     enum hkt_status rc;
 
     if (out_memory == NULL || comm == NULL)
         return hkt__fail(HKT_ERR_INVALID, "hkt_mem_alloc_device: out_memory and comm must not be NULL");
-    rc = begin(&m, comm);
+    rc = hkt__pool_begin(&m, comm, "hkt_mem_alloc_device");
     if (rc < 0)
         return rc;
     rc = settle_size(&m, bytes, device, &is_shared);
@@ -276,7 +259,7 @@ enum hkt_status hkt_mem_alloc_device(void **out_memory, size_t bytes, int device
             rc = plain(&m, status);
     }
     if (rc == HKT_OK) {
-        list(comm->far, m.memory);
+        hkt__pool_list(comm->far, m.memory);
         *out_memory = m.memory->data;
     } else {
         hkt__free(m.memory);
@@ -285,11 +268,11 @@ enum hkt_status hkt_mem_alloc_device(void **out_memory, size_t bytes, int device
     return rc;
 }
 
-struct hkt__far_memory *hkt__far_memory_find(const struct hkt_comm *comm, const void *data)
+struct hkt__far_memory *hkt__far_memory_find(const struct hkt_comm *comm, const void *data, bool is_registered)
 {
     struct hkt__far_memory *memory = comm->far != NULL ? comm->far->memory : NULL;
 
-    while (memory != NULL && memory->data != data)
+    while (memory != NULL && (memory->data != data || (memory->registered != NULL) != is_registered))
         memory = memory->next;
     return memory;
 }
@@ -301,17 +284,22 @@ static void release(struct hkt__far *far, struct hkt__far_memory *memory)
             *link = memory->next;
             break;
         }
-    if (memory->pool >= 0) {
+    if (memory->pool >= 0)
         far->pools.own[memory->pool] = NULL;
+    if (memory->registered != NULL) {
+        hkt__cuda_registered_close(memory->registered);
+        hkt__free(memory->registered);
+    } else if (memory->pool >= 0) {
         close_part(far, memory);
     } else if (far->comm->cuda->device_free(memory->data) != 0) {
         (void)far->comm->cuda->device_free(memory->data); /* once more: nobody is there to be told */
     }
     hkt__free(memory);
+    hkt__far_describe(far);
 }
 
 /** What was launched here may use it. */
-static enum hkt_status await_launches(const struct hkt__far *far)
+static enum hkt_status await_launches(const struct hkt__far *far, const char *what)
 {
     const int64_t until_ns = hkt__now_ns() + far->comm->options.wait.timeout_ns;
 
@@ -319,7 +307,7 @@ static enum hkt_status await_launches(const struct hkt__far *far)
         if (hkt__comm_failed(far->comm) != HKT_OK)
             return hkt__comm_report(far->comm);
         if (hkt__now_ns() > until_ns)
-            return hkt__comm_fail_here(far->comm, hkt__fail(HKT_ERR_TIMEOUT, "a launch has not ended (HOCKET_TIMEOUT)"), "hkt_mem_free");
+            return hkt__comm_fail_here(far->comm, hkt__fail(HKT_ERR_TIMEOUT, "a launch has not ended (HOCKET_TIMEOUT)"), what);
         nanosleep(&(struct timespec){.tv_nsec = 20000}, NULL);
     }
     return HKT_OK;
@@ -327,24 +315,25 @@ static enum hkt_status await_launches(const struct hkt__far *far)
 
 enum hkt_status hkt__far_memory_free(struct hkt_comm *comm, struct hkt__far_memory *memory)
 {
+    const char *what = memory->registered != NULL ? "hkt_comm_deregister" : "hkt_mem_free";
     struct hkt__far *far = comm->far;
-    struct making m;
-    enum hkt_status rc = begin(&m, comm);
+    struct hkt__pool_making m;
+    enum hkt_status rc = hkt__pool_begin(&m, comm, what);
 
     if (rc == HKT_OK)
-        rc = await_launches(far);
+        rc = await_launches(far, what);
     m.own.serial = memory->serial;
     if (rc == HKT_OK)
-        rc = tell(&m, HKT_OK);
+        rc = hkt__pool_tell(&m, HKT_OK);
     for (int r = 0; r < comm->nranks && rc == HKT_OK; r++)
         if (m.all[r].serial != memory->serial) {
             hkt__free(m.all);
-            return hkt__fail_peer(HKT_ERR_INVALID, r, "hkt_mem_free: rank %d frees what another allocation gave", r);
+            return hkt__fail_peer(HKT_ERR_INVALID, r, "%s: rank %d names other memory than this one", what, r);
         }
     if (rc == HKT_OK || hkt__far_drain(far)) { /* else what a launch that does not end may touch stays */
         release(far, memory);
         if (rc == HKT_OK)
-            rc = tell(&m, HKT_OK);
+            rc = hkt__pool_tell(&m, HKT_OK);
         hkt__cuda_arenas_sweep(); /* all have closed theirs */
     }
     hkt__free(m.all);

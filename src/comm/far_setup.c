@@ -6,6 +6,7 @@
 #include "core/log.h"
 #include "core/mem.h"
 #include "core/settings.h"
+#include "device/cuda_registered.h"
 
 enum hkt_status hkt__far_exchange(struct hkt__far *far, enum hkt_status status)
 {
@@ -136,11 +137,34 @@ static void close_own(struct hkt__far *far)
     far->messages = NULL;
 }
 
+void hkt__far_describe(struct hkt__far *far)
+{
+    const double mib = 1 << 20;
+    const bool has_arena = far->path == HKT__FAR_PLANS;
+    size_t arena = has_arena ? hkt__cuda_group_bytes(&far->group) : 0, allocated = 0, registered = 0;
+    size_t mapped = has_arena ? hkt__cuda_group_mapped_bytes(&far->group) : 0;
+    int used;
+
+    for (const struct hkt__far_memory *memory = far->memory; memory != NULL; memory = memory->next) {
+        if (memory->registered != NULL) {
+            registered += memory->bytes;
+            mapped += memory->registered->mapped_bytes;
+        } else {
+            allocated += memory->pool >= 0 ? hkt__cuda_group_bytes(&memory->group) : memory->bytes;
+            mapped += memory->pool >= 0 ? hkt__cuda_group_mapped_bytes(&memory->group) : 0;
+        }
+    }
+    used = snprintf(far->line, sizeof far->line, "%s", far->path == HKT__FAR_UNKNOWN && far->memory != NULL ? "by no call so far" : far->text);
+    if (arena + allocated + registered > 0)
+        snprintf(far->line + used, sizeof far->line - (size_t)used, "; %.1f MiB of its memory: %.1f of the arena, %.1f allocated, %.1f "
+                 "registered; %.1f MiB of peers mapped", (double)(arena + allocated + registered) / mib, (double)arena / mib,
+                 (double)allocated / mib, (double)registered / mib, (double)mapped / mib);
+}
+
 /** The vote is over: all ranks come to the same. */
 static void settle(struct hkt__far *far, const struct hkt__far_note *failure, int culprit)
 {
     struct hkt_comm *comm = far->comm;
-    const size_t mib = (size_t)1 << 20;
 
     if (failure != NULL) {
         close_own(far);
@@ -148,15 +172,15 @@ static void settle(struct hkt__far *far, const struct hkt__far_note *failure, in
                  (int)sizeof failure->text, failure->text);
         far->path = HKT__FAR_STAGED;
     } else {
-        snprintf(far->text, sizeof far->text, "on the devices: %d of %d ranks on this one, %s, %zu MiB of its memory for the "
-                 "communicator", far->group.ranks_here, comm->nranks,
-                 far->group.is_one_process ? "all in this process" : "by CUDA IPC", (far->group.arena_bytes + mib - 1) / mib);
+        snprintf(far->text, sizeof far->text, "on the devices: %d of %d ranks on this one, %s", far->group.ranks_here, comm->nranks,
+                 far->group.is_one_process ? "all in this process" : "by CUDA IPC");
         far->path = HKT__FAR_PLANS;
         far->channels = far->own.channels;
         for (int r = 0; r < comm->nranks; r++)
             far->channels = far->all[r].channels < far->channels ? far->all[r].channels : far->channels;
     }
-    hkt__log(HKT__SUB_COMM, HKT__LOG_INFO, "%s: calls on CUDA streams run %s", comm->name, far->text);
+    hkt__far_describe(far);
+    hkt__log(HKT__SUB_COMM, HKT__LOG_INFO, "%s: calls on CUDA streams run %s", comm->name, far->line);
 }
 
 /** What executors are told of the group. */

@@ -150,7 +150,7 @@ enum hkt_status hkt_mem_free(void *memory, struct hkt_comm *comm)
         return hkt__fail(HKT_ERR_INVALID, "hkt_mem_free: comm is NULL");
     if (memory == NULL)
         return HKT_OK;
-    struct hkt__far_memory *far = hkt__far_memory_find(comm, memory);
+    struct hkt__far_memory *far = hkt__far_memory_find(comm, memory, false);
 
     if (far != NULL)
         return hkt__far_memory_free(comm, far);
@@ -164,46 +164,116 @@ enum hkt_status hkt_mem_free(void *memory, struct hkt_comm *comm)
     return rc;
 }
 
+/** What a rank says before it registers. */
+struct claim {
+    int32_t status, is_device;
+};
+
+/** All ranks' claims, made one: the least status and who said it first; how many are of devices, and the first of the others. */
+struct claims {
+    enum hkt_status worst;
+    int culprit, ndevices, first_host;
+};
+
+static enum hkt_status compare_claims(struct hkt_comm *comm, const struct claim *own, struct claims *out)
+{
+    struct claim *all = hkt__calloc((size_t)comm->nranks, sizeof *all);
+    enum hkt_status rc;
+
+    if (all == NULL)
+        return hkt__comm_fail_here(comm, hkt__fail(HKT_ERR_NOMEM, "no memory to agree on memory"), "memory");
+    *out = (struct claims){.worst = HKT_OK, .culprit = -1, .first_host = -1};
+    rc = hkt__internal_all_gather(own, all, sizeof *own, comm);
+    for (int r = 0; r < comm->nranks && rc == HKT_OK; r++) {
+        out->ndevices += all[r].is_device;
+        if (!all[r].is_device && out->first_host < 0)
+            out->first_host = r;
+        if (all[r].status < (int32_t)out->worst) {
+            out->worst = (enum hkt_status)all[r].status;
+            out->culprit = r;
+        }
+    }
+    hkt__free(all);
+    return rc;
+}
+
+/** What all ranks return when one's claim is refused. */
+static enum hkt_status refuse(const struct claims *claims)
+{
+    const int culprit = claims->culprit;
+
+    if (claims->ndevices > 0 && claims->first_host >= 0 && (claims->worst == HKT_OK || claims->worst == HKT_ERR_UNSUPPORTED))
+        return hkt__fail(HKT_ERR_INVALID, "hkt_comm_register: the buffer of rank %d is memory of the host, those of %d ranks are of "
+                         "devices: all must be of one kind", claims->first_host, claims->ndevices);
+    switch (claims->worst) {
+    case HKT_ERR_NOMEM:
+        return hkt__fail_peer(claims->worst, culprit, "hkt_comm_register: rank %d has no memory for it", culprit);
+    case HKT_ERR_INVALID:
+        return hkt__fail_peer(claims->worst, culprit, "hkt_comm_register: rank %d has registered that address already", culprit);
+    case HKT_ERR_SYSTEM:
+        return hkt__fail_peer(claims->worst, culprit, "hkt_comm_register: CUDA cannot tell rank %d what memory its buffer is", culprit);
+    default:
+        return hkt__fail_peer(claims->worst, culprit, "hkt_comm_register: peers cannot address the buffer of rank %d: use memory of "
+                              "hkt_mem_alloc, on ranks of one host", culprit);
+    }
+}
+
+/** Memory of the host: can this rank's peers, or its network, use it? */
+static enum hkt_status claim_host(struct hkt_comm *comm, const struct hkt__registered *r)
+{
+    struct hkt__tp *tp = comm->routes.memory_tp;
+    const struct hkt__registered *before = find(comm, r->data);
+    uint64_t offset;
+
+    if (before != NULL && !before->is_owned)
+        return HKT_ERR_INVALID;
+    if (tp == NULL ? !pin(comm, r) : !(comm->routes.all_user || tp->ops->mem_locate(tp, r->data, r->bytes, &offset)))
+        return HKT_ERR_UNSUPPORTED;
+    return HKT_OK;
+}
+
 enum hkt_status hkt_comm_register(struct hkt_comm *comm, void *data, size_t bytes)
 {
+    struct hkt__cuda_memory found = {.kind = HKT__CUDA_HOST};
     struct hkt__registered *r;
-    struct hkt__tp *tp;
-    enum hkt_status rc, own = HKT_OK, worst;
-    uint64_t offset;
-    int culprit = -1;
+    struct claim own = {.status = HKT_OK};
+    struct claims claims;
+    enum hkt_status rc;
 
     if (comm == NULL || data == NULL)
         return hkt__fail(HKT_ERR_INVALID, "hkt_comm_register: comm and data must not be NULL");
-    tp = comm->routes.memory_tp;
     r = hkt__calloc(1, sizeof *r);
-    if (r != NULL)
-        *r = (struct hkt__registered){.data = data, .bytes = bytes, .next = comm->registered};
     if (r == NULL)
-        own = HKT_ERR_NOMEM;
-    else if (tp == NULL ? !pin(comm, r) : !(comm->routes.all_user || tp->ops->mem_locate(tp, data, bytes, &offset)))
-        own = HKT_ERR_UNSUPPORTED;
-    rc = agree(comm, own, &culprit, &worst);
-    if (rc < 0 || worst < 0) {
-        if (r != NULL)
-            unpin(comm, r);
-        hkt__free(r);
-        if (rc < 0)
-            return rc;
-        if (worst == HKT_ERR_NOMEM)
-            return hkt__fail_peer(worst, culprit, "hkt_comm_register: rank %d has no memory for it", culprit);
-        return hkt__fail_peer(worst, culprit, "hkt_comm_register: peers cannot address the buffer of rank %d: use memory of "
-                              "hkt_mem_alloc, on ranks of one host", culprit);
+        own.status = HKT_ERR_NOMEM;
+    else if (comm->cuda != NULL && comm->cuda->memory_find(data, &found) != 0)
+        own.status = HKT_ERR_SYSTEM;
+    own.is_device = found.kind != HKT__CUDA_HOST;
+    if (own.status == HKT_OK && !own.is_device) {
+        *r = (struct hkt__registered){.data = data, .bytes = bytes, .next = comm->registered};
+        own.status = claim_host(comm, r);
     }
-    comm->registered = r;
-    return HKT_OK;
+    rc = compare_claims(comm, &own, &claims);
+    if (rc == HKT_OK && claims.worst == HKT_OK && claims.ndevices == 0) {
+        comm->registered = r;
+        return HKT_OK;
+    }
+    if (own.status == HKT_OK && !own.is_device)
+        unpin(comm, r);
+    hkt__free(r);
+    if (rc < 0 || claims.worst < 0 || claims.ndevices < comm->nranks)
+        return rc < 0 ? rc : refuse(&claims);
+    return hkt__far_register(comm, &found, data, bytes);
 }
 
 enum hkt_status hkt_comm_deregister(struct hkt_comm *comm, void *data)
 {
+    struct hkt__far_memory *far = comm != NULL ? hkt__far_memory_find(comm, data, true) : NULL;
     struct hkt__registered *r = comm != NULL ? find(comm, data) : NULL;
     enum hkt_status worst;
     int culprit;
 
+    if (far != NULL)
+        return hkt__far_memory_free(comm, far);
     if (r == NULL || r->is_owned)
         return hkt__fail(HKT_ERR_INVALID, "hkt_comm_deregister: %p was not registered", data);
     const enum hkt_status rc = agree(comm, HKT_OK, &culprit, &worst);

@@ -15,7 +15,7 @@
 #include "core/error.h"
 #include "core/mem.h"
 
-#define PATTERN 64              /* bytes: a few vectors of a kernel's stores */
+#define PATTERN HKT__CUDA_PATTERN
 #define WAIT_NS 30000000000     /* for copies of a few bytes: a device that takes longer is given up */
 #define IPC_GRAIN ((size_t)2 << 20) /* mappings are of whole pages of the device: what shares one would be shared too */
 
@@ -53,8 +53,8 @@ static struct tail *tail_at(const struct hkt__cuda_group *group, int rank)
     return tail_of(group->arenas[rank], group->arena_bytes);
 }
 
-/** The same in all threads of a process, and in no other: a random word, and the process it counts for. */
-static uint64_t process_word(void)
+/* A random word, and the process it counts for. */
+uint64_t hkt__cuda_process_word(void)
 {
     static _Atomic uint64_t word; /* relaxed: nothing else is published by it */
     uint64_t was = 0, own = 1;
@@ -91,12 +91,26 @@ static enum hkt_status settle(const struct hkt__cuda_group *group, int rc, const
     return rc == 0 ? HKT_OK : hkt__cuda_failed(group->module, rc, what);
 }
 
+size_t hkt__cuda_group_bytes(const struct hkt__cuda_group *group)
+{
+    return hkt__round_up(hkt__round_up(group->arena_bytes, 256) + sizeof(struct tail), IPC_GRAIN);
+}
+
+size_t hkt__cuda_group_mapped_bytes(const struct hkt__cuda_group *group)
+{
+    size_t bytes = 0;
+
+    for (int peer = 0; peer < group->nranks; peer++)
+        bytes += group->is_imported[peer] ? hkt__cuda_group_bytes(group) : 0;
+    return bytes;
+}
+
 enum hkt_status hkt__cuda_group_open(struct hkt__cuda_group *group, struct hkt__cuda_offer *out_offer)
 {
-    const size_t bytes = hkt__round_up(hkt__round_up(group->arena_bytes, 256) + sizeof(struct tail), IPC_GRAIN);
+    const size_t bytes = hkt__cuda_group_bytes(group);
     const struct hkt__cuda_module *module = group->module;
     const int device = group->device;
-    struct hkt__cuda_offer offer = {.process = process_word(), .device = device, .arena_bytes = group->arena_bytes};
+    struct hkt__cuda_offer offer = {.process = hkt__cuda_process_word(), .device = device, .arena_bytes = group->arena_bytes};
     void *arena = NULL;
     int rc;
 
@@ -123,26 +137,29 @@ enum hkt_status hkt__cuda_group_open(struct hkt__cuda_group *group, struct hkt__
     return HKT_OK;
 }
 
-/** What `from` writes to `to`, a byte of it: no two pairs write alike. */
-static unsigned char pattern_byte(int from, int to, int i)
+unsigned char hkt__cuda_pattern_byte(int from, int to, int i)
 {
     return (unsigned char)(((unsigned)from * 67u + (unsigned)to * 131u + (unsigned)i * 7u + 1u) * 2654435761u >> 24);
 }
 
-/** Copies a pattern by a kernel, as what uses the mapping will. */
-static int copy_pattern(const struct hkt__cuda_group *group, void *to, const void *from)
+int hkt__cuda_copy_by_kernel(const struct hkt__cuda_module *module, const struct hkt__cuda_place *on, void *to, const void *from,
+                             size_t bytes)
 {
-    const struct hkt__copy_args args = {.dst = to, .src = from, .row_bytes = PATTERN, .rows = 1, .dst_pitch = PATTERN,
-                                        .src_pitch = PATTERN};
-    const struct hkt__kernel_on on = {.stream = group->stream, .blocks_max = 1};
-    const struct hkt__cuda_module *module = group->module;
-    int before, back, rc = module->device_use(group->device, &before);
+    const struct hkt__copy_args args = {.dst = to, .src = from, .row_bytes = bytes, .rows = 1, .dst_pitch = bytes,
+                                        .src_pitch = bytes};
+    const struct hkt__kernel_on kernel = {.stream = on->stream, .blocks_max = 1};
+    int before, back, rc = module->device_use(on->device, &before);
 
     if (rc != 0)
         return rc;
-    rc = module->copy(&args, &on);
-    back = before != group->device ? module->device_use(before, &(int){0}) : 0;
+    rc = module->copy(&args, &kernel);
+    back = before != on->device ? module->device_use(before, &(int){0}) : 0;
     return rc != 0 ? rc : back;
+}
+
+static int copy_pattern(const struct hkt__cuda_group *group, void *to, const void *from)
+{
+    return hkt__cuda_copy_by_kernel(group->module, &(struct hkt__cuda_place){group->device, group->stream}, to, from, PATTERN);
 }
 
 /** Writes this rank's patterns to all peers. */
@@ -156,7 +173,7 @@ static enum hkt_status write_patterns(const struct hkt__cuda_group *group)
         return hkt__fail(HKT_ERR_NOMEM, "no memory to map arenas of %d ranks", group->nranks);
     for (int peer = 0; peer < group->nranks; peer++)
         for (int i = 0; i < PATTERN; i++)
-            sent[peer][i] = pattern_byte(group->rank, peer, i);
+            sent[peer][i] = hkt__cuda_pattern_byte(group->rank, peer, i);
     rc = group->module->stream_copy(own->sent, sent, (size_t)group->nranks * PATTERN, group->stream);
     for (int peer = 0; peer < group->nranks && rc == 0; peer++)
         if (peer != group->rank)
@@ -218,7 +235,7 @@ static enum hkt_status compare(const struct hkt__cuda_group *group, unsigned cha
 {
     for (int peer = 0; peer < group->nranks; peer++)
         for (int i = 0; i < PATTERN && peer != group->rank; i++) {
-            const unsigned char want = come ? pattern_byte(peer, group->rank, i) : pattern_byte(group->rank, peer, i);
+            const unsigned char want = come ? hkt__cuda_pattern_byte(peer, group->rank, i) : hkt__cuda_pattern_byte(group->rank, peer, i);
 
             if (got[peer][i] != want)
                 return hkt__fail_peer(HKT_ERR_UNSUPPORTED, peer, "what %s rank %d through mapped memory of devices is wrong: "

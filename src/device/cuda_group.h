@@ -17,6 +17,7 @@
 #include "device/cuda.h"
 
 #define HKT__CUDA_GROUP_MAX 64 /* ranks: sets of them are words */
+#define HKT__CUDA_PATTERN 64   /* bytes that try a mapping: a few vectors of a kernel's stores */
 
 /** How others find an arena. */
 struct hkt__cuda_offer {
@@ -49,6 +50,9 @@ HKT_NODISCARD enum hkt_status hkt__cuda_group_check(struct hkt__cuda_group *grou
 HKT_NODISCARD enum hkt_status hkt__cuda_group_map_one(struct hkt__cuda_group *group, int peer,
                                                       const struct hkt__cuda_offer *own,
                                                       const struct hkt__cuda_offer *offer);
+/** Memory of the device that the own arena takes, and of others that is mapped beside it; of one process pointers serve. */
+size_t hkt__cuda_group_bytes(const struct hkt__cuda_group *group);
+size_t hkt__cuda_group_mapped_bytes(const struct hkt__cuda_group *group);
 /** Never waits for a peer. mapped_by: the set of peers that may have mapped the own arena, and live. No work of this rank on
  *  the arenas may be outstanding. Nothing to do where open failed or close was called before. */
 void hkt__cuda_group_close(struct hkt__cuda_group *group, uint64_t mapped_by);
@@ -58,6 +62,18 @@ void hkt__cuda_arenas_sweep(void);
 /** Waits until the stream has done what it was given: 0, or what CUDA said; HKT__CUDA_NOT_READY: it does not end. A question
  *  that fails is asked again, for the work may go on, and use memory of the caller's. */
 int hkt__cuda_drain(const struct hkt__cuda_module *module, void *stream, int device);
+
+/** The same in all threads of a process, and in no other. */
+uint64_t hkt__cuda_process_word(void);
+/** What `from` writes to `to` to try a mapping, a byte of it: no two pairs write alike. */
+unsigned char hkt__cuda_pattern_byte(int from, int to, int i);
+struct hkt__cuda_place {
+    int device;
+    void *stream;
+};
+/** Copies some bytes by a kernel, as what uses a mapping will. */
+int hkt__cuda_copy_by_kernel(const struct hkt__cuda_module *module, const struct hkt__cuda_place *on, void *to, const void *from,
+                             size_t bytes);
 
 /** A failure of CUDA: "CUDA: cannot <what>: <its text>". */
 enum hkt_status hkt__cuda_failed(const struct hkt__cuda_module *module, int rc, const char *what);

@@ -2,6 +2,7 @@
  * lies before and behind, and the bytes are never what a program hopes for: 0xcd at first, 0xdd before they go.
  *
  * An IPC handle names the process and its file descriptor; /proc/PID/fd opens it. Nothing of it outlives the processes. */
+#include "memory.h"
 #include "stream.h"
 
 #include <fcntl.h>
@@ -11,21 +12,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#define GRAIN ((size_t)65536) /* a guard page wide enough for a vector loop to be caught */
 #define OF_DEVICE 0xcd
 #define FREED 0xdd
-
-enum kind { KIND_DEVICE, KIND_HOST, KIND_PINNED, KIND_IMPORTED }; /* pinned: the program's own */
-
-struct region {
-    struct region *next;
-    char *base, *map;
-    char *reach; /* where the runtime itself reads and writes what lies at base: there, or a second mapping */
-    size_t bytes, map_bytes;
-    int device, fd, references;
-    enum kind kind;
-    cudaIpcMemHandle_t handle; /* of an imported one */
-};
 
 /* What is inside a handle. */
 struct handle {
@@ -43,7 +31,7 @@ static bool is_of_host(const struct region *region)
     return region->kind == KIND_HOST || region->kind == KIND_PINNED;
 }
 
-static struct region *find(const void *p)
+struct region *emu_region_find(const void *p)
 {
     struct region *region;
 
@@ -59,7 +47,7 @@ bool emu_is_allocated(const void *p, size_t bytes)
     bool inside;
 
     pthread_mutex_lock(&emu_runtime.lock);
-    region = find(p);
+    region = emu_region_find(p);
     inside = region != NULL && bytes <= (size_t)(region->base + region->bytes - (const char *)p);
     pthread_mutex_unlock(&emu_runtime.lock);
     return inside;
@@ -71,7 +59,7 @@ void *emu_reach(const void *p)
     char *reach = (char *)p;
 
     pthread_mutex_lock(&emu_runtime.lock);
-    region = find(p);
+    region = emu_region_find(p);
     if (region != NULL)
         reach = region->reach + ((const char *)p - region->base);
     pthread_mutex_unlock(&emu_runtime.lock);
@@ -84,19 +72,29 @@ int emu_device_of(const void *p)
     int device;
 
     pthread_mutex_lock(&emu_runtime.lock);
-    region = find(p);
+    region = emu_region_find(p);
     device = region != NULL && !is_of_host(region) ? region->device : -1;
     pthread_mutex_unlock(&emu_runtime.lock);
     return device;
 }
 
-static void list(struct region *region)
+void emu_region_list(struct region *region)
 {
     pthread_mutex_lock(&emu_runtime.lock);
     region->next = regions;
     regions = region;
     ++nregions;
     pthread_mutex_unlock(&emu_runtime.lock);
+}
+
+void emu_region_unlist(const struct region *region)
+{
+    struct region **link = &regions;
+
+    while (*link != region)
+        link = &(*link)->next;
+    *link = region->next;
+    --nregions;
 }
 
 /** The program may not touch the memory, as it cannot touch a GPU's: only copies can, by a mapping of their own. */
@@ -139,7 +137,7 @@ static struct region *add(int fd, size_t bytes, enum kind kind, int device)
         free(region);
         return NULL;
     }
-    list(region);
+    emu_region_list(region);
     return region;
 }
 
@@ -169,10 +167,16 @@ static cudaError_t allocate(void **p, size_t bytes, enum kind kind)
     return cudaSuccess;
 }
 
+/** cudaFree takes all that CUDA allocates on devices. */
+static bool is_freed_as(const struct region *region, enum kind kind)
+{
+    return region->kind == kind || (kind == KIND_DEVICE && (region->kind == KIND_POOL || region->kind == KIND_MANAGED));
+}
+
 /** Takes p, a start of an allocation of the kind, off the list; drops one reference of an imported one. */
 static cudaError_t release(void *p, enum kind kind)
 {
-    struct region **link, *region;
+    struct region *region;
 
     if (p == NULL && kind != KIND_IMPORTED)
         return cudaSuccess;
@@ -180,12 +184,11 @@ static cudaError_t release(void *p, enum kind kind)
         return cudaErrorStreamCaptureUnsupported;
     emu_drain(-1); /* as cudaFree does */
     pthread_mutex_lock(&emu_runtime.lock);
-    for (link = &regions; (region = *link) != NULL; link = &region->next)
-        if (region->base == p && region->kind == kind)
+    for (region = regions; region != NULL; region = region->next)
+        if (region->base == p && is_freed_as(region, kind))
             break;
     if (region != NULL && --region->references == 0) {
-        *link = region->next;
-        --nregions;
+        emu_region_unlist(region);
     } else if (region != NULL) {
         pthread_mutex_unlock(&emu_runtime.lock);
         return cudaSuccess;
@@ -212,6 +215,23 @@ cudaError_t cudaMalloc(void **p, size_t bytes)
     const cudaError_t rc = emu_enter(__func__);
 
     return rc != cudaSuccess ? rc : allocate(p, bytes, KIND_DEVICE);
+}
+
+/* From a pool: in the order of the stream, which here is at once. */
+cudaError_t cudaMallocAsync(void **p, size_t bytes, cudaStream_t stream)
+{
+    const cudaError_t rc = emu_enter(__func__);
+
+    (void)stream;
+    return rc != cudaSuccess ? rc : allocate(p, bytes, KIND_POOL);
+}
+
+cudaError_t cudaMallocManaged(void **p, size_t bytes, unsigned flags)
+{
+    const cudaError_t rc = emu_enter(__func__);
+
+    (void)flags;
+    return rc != cudaSuccess ? rc : allocate(p, bytes, KIND_MANAGED);
 }
 
 cudaError_t cudaFree(void *p)
@@ -255,7 +275,7 @@ cudaError_t cudaHostRegister(void *p, size_t bytes, unsigned flags)
     region->device = emu_device();
     region->references = 1;
     region->kind = KIND_PINNED;
-    list(region);
+    emu_region_list(region);
     return cudaSuccess;
 }
 
@@ -278,10 +298,12 @@ cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *attributes, c
     *attributes = (struct cudaPointerAttributes){ .type = cudaMemoryTypeUnregistered, .device = -2,
                                                   .hostPointer = (void *)p };
     pthread_mutex_lock(&emu_runtime.lock);
-    region = find(p);
+    region = emu_region_find(p);
     if (region != NULL)
         *attributes = (struct cudaPointerAttributes){
-            .type = is_of_host(region) ? cudaMemoryTypeHost : cudaMemoryTypeDevice,
+            .type = region->kind == KIND_MANAGED ? cudaMemoryTypeManaged
+                    : is_of_host(region)         ? cudaMemoryTypeHost
+                                                 : cudaMemoryTypeDevice,
             .device = region->device,
             .devicePointer = (void *)p,
             .hostPointer = is_of_host(region) ? (void *)p : NULL,
@@ -299,7 +321,7 @@ cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t *handle, void *p)
     if (rc != cudaSuccess)
         return rc;
     pthread_mutex_lock(&emu_runtime.lock);
-    region = find(p);
+    region = emu_region_find(p);
     if (region != NULL && region->kind == KIND_DEVICE) {
         inside.fd = region->fd;
         inside.device = region->device;

@@ -1,4 +1,5 @@
-/* What could break: memory of hkt_mem_alloc_device that peers map at another place than kernels look; algorithms that touch peers'
+/* What could break: memory of hkt_mem_alloc_device, or of the user's that was registered, that peers map at another place than kernels
+ * look; registering that changes what is in a buffer, takes what cannot be mapped, or leaves a mapping; algorithms that touch peers'
  * buffers chosen where these are not mapped, or on some ranks only; ranks that do not agree whether memory is mapped; memory freed
  * while a peer maps it, or never; a call of CUDA that fails and leaves something behind.
  *
@@ -6,6 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include <cuda.h>
 #include <cuda_runtime_api.h>
 
 #include "far_test.h"
@@ -19,6 +21,7 @@ struct group {
     enum ranks_kind kind;
     int nranks;
     const char *setting;  /* of all ranks; NULL: none */
+    bool registers;       /* memory of the user's, instead of hkt_mem_alloc_device */
 };
 
 static void run(const struct group *group, ranks_fn *fn)
@@ -64,7 +67,134 @@ static char *shared(struct ranks_rank *rank, size_t bytes)
     return memory;
 }
 
+/* --- The user's memory ------------------------------------------------------------------------------------------------ */
+
+enum how { WHOLE, NAMED, NAMELESS, POOLED, MANAGED };
+
+/** Some bytes of a device, allocated as a program may. */
+struct own {
+    enum how how;
+    void *base;
+    size_t whole_bytes;
+    CUmemGenericAllocationHandle handle;
+    char *data;
+};
+
+/** By cuMemCreate, in whole pages of the emulator's. */
+static void own_map(struct ranks_rank *rank, struct own *own, int device)
+{
+    CUresult (*create)(CUmemGenericAllocationHandle *, size_t, const CUmemAllocationProp *, unsigned long long);
+    CUresult (*reserve)(CUdeviceptr *, size_t, size_t, CUdeviceptr, unsigned long long);
+    CUresult (*map)(CUdeviceptr, size_t, size_t, CUmemGenericAllocationHandle, unsigned long long);
+    CUresult (*access)(CUdeviceptr, size_t, const CUmemAccessDesc *, size_t);
+    const CUmemAllocationProp prop = { .type = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                       .requestedHandleTypes = own->how == NAMED ? CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
+                                                                                 : CU_MEM_HANDLE_TYPE_NONE,
+                                       .location = { CU_MEM_LOCATION_TYPE_DEVICE, device } };
+    const CUmemAccessDesc all = { prop.location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE };
+    CUdeviceptr at = 0;
+
+    *(void **)&create = emulator(rank, "cuMemCreate");
+    *(void **)&reserve = emulator(rank, "cuMemAddressReserve");
+    *(void **)&map = emulator(rank, "cuMemMap");
+    *(void **)&access = emulator(rank, "cuMemSetAccess");
+    own->whole_bytes = (own->whole_bytes + 65535) / 65536 * 65536;
+    ranks_require(rank, create(&own->handle, own->whole_bytes, &prop, 0) == CUDA_SUCCESS &&
+                  reserve(&at, own->whole_bytes, 0, 0, 0) == CUDA_SUCCESS &&
+                  map(at, own->whole_bytes, 0, own->handle, 0) == CUDA_SUCCESS &&
+                  access(at, own->whole_bytes, &all, 1) == CUDA_SUCCESS, "memory should be mapped");
+    own->base = (void *)(uintptr_t)at;
+}
+
+/** `bytes` of a larger allocation. On a GPU, where tests do not see CUDA's own calls, always of cudaMalloc's. */
+static struct own own_new(struct ranks_rank *rank, enum how how, size_t bytes)
+{
+    const int device = rank->rank % ndevices(rank);
+    struct own own = { .how = far_is_emulated() ? how : WHOLE, .whole_bytes = bytes + 768 };
+    cudaError_t (*set_device)(int);
+    cudaError_t (*allocate)(void **, size_t, void *) = NULL;
+    cudaError_t (*manage)(void **, size_t, unsigned) = NULL;
+
+    if (own.how == NAMED || own.how == NAMELESS) {
+        own_map(rank, &own, device);
+    } else if (own.how == WHOLE) {
+        ranks_require_ok(rank, hkt_device_alloc(&own.base, own.whole_bytes, device), "alloc");
+    } else {
+        *(void **)&set_device = emulator(rank, "cudaSetDevice");
+        *(void **)&allocate = emulator(rank, "cudaMallocAsync");
+        *(void **)&manage = emulator(rank, "cudaMallocManaged");
+        ranks_require(rank, set_device(device) == cudaSuccess, "there should be a device");
+        ranks_require(rank, (own.how == POOLED ? allocate(&own.base, own.whole_bytes, NULL)
+                                               : manage(&own.base, own.whole_bytes, cudaMemAttachGlobal)) == cudaSuccess,
+                      "there should be memory");
+    }
+    own.data = (char *)own.base + 256;
+    return own;
+}
+
+static void own_free(struct ranks_rank *rank, struct own *own)
+{
+    CUresult (*unmap)(CUdeviceptr, size_t), (*give_back)(CUdeviceptr, size_t);
+    CUresult (*release)(CUmemGenericAllocationHandle);
+
+    if (own->how != NAMED && own->how != NAMELESS) {
+        ranks_require_ok(rank, hkt_device_free(own->base), "free");
+        return;
+    }
+    *(void **)&unmap = emulator(rank, "cuMemUnmap");
+    *(void **)&give_back = emulator(rank, "cuMemAddressFree");
+    *(void **)&release = emulator(rank, "cuMemRelease");
+    ranks_require(rank, unmap((CUdeviceptr)(uintptr_t)own->base, own->whole_bytes) == CUDA_SUCCESS &&
+                  give_back((CUdeviceptr)(uintptr_t)own->base, own->whole_bytes) == CUDA_SUCCESS &&
+                  release(own->handle) == CUDA_SUCCESS, "the memory should be given back");
+}
+
+/** Bytes of which none is as a pattern of the library's. */
+static unsigned char byte_of(const struct ranks_rank *rank, size_t i)
+{
+    return (unsigned char)((unsigned)rank->rank * 97u + (unsigned)i * 13u + 5u);
+}
+
+static void own_fill(struct ranks_rank *rank, const struct own *own, size_t bytes)
+{
+    unsigned char x[4096];
+
+    for (size_t i = 0; i < bytes; i++)
+        x[i] = byte_of(rank, i);
+    ranks_require_ok(rank, hkt_device_copy(own->data, x, bytes, rank->rank % ndevices(rank)), "fill");
+}
+
+static void own_check(struct ranks_rank *rank, const struct own *own, size_t bytes, const char *when)
+{
+    unsigned char x[4096];
+
+    ranks_require_ok(rank, hkt_device_copy(x, own->data, bytes, rank->rank % ndevices(rank)), "copy");
+    for (size_t i = 0; i < bytes; i++)
+        ranks_require(rank, x[i] == byte_of(rank, i), "byte %zu should have stayed as it was: %s", i, when);
+}
+
 /* --- Calls ---------------------------------------------------------------------------------------------------------- */
+
+/** hkt_comm_device tells of two buffers of so many bytes: allocated in units of 2 MiB with what mappings need, or registered. */
+static void require_cost(struct ranks_rank *rank, size_t bytes)
+{
+    const struct group *group = rank->arg;
+    const double mib = 1 << 20;
+    char text[128];
+
+    if (group->setting != NULL && strstr(group->setting, "_user") == NULL)
+        return; /* allocated otherwise */
+    if (group->registers)
+        snprintf(text, sizeof text, "; %.1f MiB of its memory: 0.0 of the arena, 0.0 allocated, %.1f registered",
+                 2 * (double)bytes / mib, 2 * (double)bytes / mib);
+    else
+        snprintf(text, sizeof text, "; %.1f MiB of its memory: 0.0 of the arena, %.1f allocated, 0.0 registered",
+                 4 * (double)(bytes / (2 << 20) + 1), 4 * (double)(bytes / (2 << 20) + 1));
+    ranks_require_text(rank, hkt_comm_device(rank->comm), "by no call so far");
+    ranks_require_text(rank, hkt_comm_device(rank->comm), text);
+    if (group->kind == RANKS_THREADS && !group->registers)
+        ranks_require_text(rank, hkt_comm_device(rank->comm), "; 0.0 MiB of peers mapped");
+}
 
 /** All collectives with both buffers in shared memory, then in other memory, unless algorithms that touch peers' are forced. */
 static void every_collective(struct ranks_rank *rank)
@@ -73,6 +203,7 @@ static void every_collective(struct ranks_rank *rank)
     const bool is_forced = group->setting != NULL && strstr(group->setting, "_user") != NULL;
     const size_t kinds = ranks_small() ? FAR_KINDS - 1 : FAR_KINDS;
     struct hkt_stream *stream;
+    struct own own[2];
     struct call call;
     struct far far;
 
@@ -80,8 +211,14 @@ static void every_collective(struct ranks_rank *rank)
     ranks_require_ok(rank, hkt_device_stream_create(&stream, far.device), "stream");
     char *const plain[2] = { far.send, far.recv }, *mine[2];
 
-    mine[0] = shared(rank, far.bytes);
-    mine[1] = shared(rank, far.bytes + (size_t)rank->rank); /* all get as much as the last asks for */
+    for (int i = 0; i < 2 && group->registers; i++) {
+        own[i] = own_new(rank, i == 0 ? WHOLE : NAMED, far.bytes);
+        mine[i] = own[i].data;
+        ranks_require_ok(rank, hkt_comm_register(rank->comm, mine[i], far.bytes), "register");
+    }
+    for (int i = 0; i < 2 && !group->registers; i++)
+        mine[i] = shared(rank, far.bytes + (size_t)(i * rank->rank)); /* all get as much as the last asks for */
+    require_cost(rank, far.bytes);
     for (int coll = 0; coll < HKT_SEND_RECV; coll++)
         for (int in_place = 0; in_place < 2; in_place++)
             for (size_t i = 0; i < kinds; i++) {
@@ -96,7 +233,12 @@ static void every_collective(struct ranks_rank *rank)
                 if (!is_forced)
                     far_call(&far, &call, BOTH, stream);
             }
-    ranks_require_ok(rank, hkt_mem_free(mine[0], rank->comm), "mem_free");
+    for (int i = 0; i < 2 && group->registers; i++) {
+        ranks_require_ok(rank, hkt_comm_deregister(rank->comm, mine[i]), "deregister");
+        own_free(rank, &own[i]);
+    }
+    if (!group->registers)
+        ranks_require_ok(rank, hkt_mem_free(mine[0], rank->comm), "mem_free");
     hkt_stream_destroy(stream);
     far_fini(&far);
     end_comm(rank, HKT_OK); /* and with it mine[1] */
@@ -127,7 +269,7 @@ static void other_memory(struct ranks_rank *rank)
 
 static void algorithms_that_touch_other_memory_are_refused(void **state)
 {
-    static const struct group group = { RANKS_PROCESSES, 2, "HOCKET_ALGO=" USERS };
+    static const struct group group = { RANKS_PROCESSES, 2, "HOCKET_ALGO=" USERS, false };
 
     (void)state;
     run(&group, other_memory);
@@ -136,12 +278,12 @@ static void algorithms_that_touch_other_memory_are_refused(void **state)
 static void collectives_run_in_memory_that_all_ranks_map(void **state)
 {
     static const struct group groups[] = {
-        { RANKS_PROCESSES, 2, "HOCKET_ALGO=" USERS },
-        { RANKS_THREADS, 3, NULL },
-        { RANKS_PROCESSES, 3, NULL },
-        { RANKS_THREADS, 4, "HOCKET_ALGO=" USERS },
-        { RANKS_PROCESSES, 5, "HOCKET_ALGO=" USERS },
-        { RANKS_THREADS, 1, NULL },
+        { RANKS_PROCESSES, 3, "HOCKET_ALGO=" USERS, true },
+        { RANKS_THREADS, 3, "HOCKET_ALGO=" USERS, false },
+        { RANKS_PROCESSES, 2, NULL, false },
+        { RANKS_THREADS, 4, "HOCKET_ALGO=" USERS, true },
+        { RANKS_PROCESSES, 5, "HOCKET_ALGO=" USERS, false },
+        { RANKS_THREADS, 1, NULL, true },
     };
 
     (void)state;
@@ -152,9 +294,9 @@ static void collectives_run_in_memory_that_all_ranks_map(void **state)
 static void where_it_cannot_be_mapped_it_is_as_other_memory(void **state)
 {
     static const struct group groups[] = {
-        { RANKS_THREADS, 2, "HOCKET_CUDA_DIRECT=0" },
-        { RANKS_PROCESSES, 2, "EMU_IPC=0" },
-        { RANKS_THREADS, 2, "EMU_PEERS=0" },
+        { RANKS_THREADS, 2, "HOCKET_CUDA_DIRECT=0", false },
+        { RANKS_PROCESSES, 2, "EMU_IPC=0", false },
+        { RANKS_THREADS, 2, "EMU_PEERS=0", false },
     };
 
     (void)state;
@@ -164,6 +306,86 @@ static void where_it_cannot_be_mapped_it_is_as_other_memory(void **state)
 }
 
 /* --- Allocations that fail, frees that do not match ------------------------------------------------------------------- */
+
+/** Registers memory of a kind that it cannot. */
+static void refused(struct ranks_rank *rank, enum how how, const char *why)
+{
+    struct own own = own_new(rank, how, 1000);
+
+    ranks_require_status(rank, hkt_comm_register(rank->comm, own.data, 1000), HKT_ERR_UNSUPPORTED, why);
+    ranks_require_text(rank, hkt_last_error(), why);
+    own_free(rank, &own);
+}
+
+static void wrong_registrations(struct ranks_rank *rank)
+{
+    const bool is_last = rank->rank == rank->nranks - 1;
+    struct own own = own_new(rank, WHOLE, 4000), named = own_new(rank, NAMED, 4000);
+    char near[4000];
+    void *mine;
+
+    own_fill(rank, &own, 4000);
+    refused(rank, POOLED, "cudaMallocAsync");
+    refused(rank, MANAGED, "managed memory");
+    refused(rank, NAMELESS, "requestedHandleTypes");
+    ranks_require_status(rank, hkt_comm_register(rank->comm, own.data, is_last ? 2000 : 4000), HKT_ERR_INVALID, "other sizes");
+    ranks_require_text(rank, hkt_last_error(), "rank 1 registers 2000 bytes of its device, rank 0 4000");
+    ranks_require_status(rank, hkt_comm_register(rank->comm, is_last ? near : own.data, 4000), HKT_ERR_INVALID, "host and device");
+    ranks_require_text(rank, hkt_last_error(), "the buffer of rank 1 is memory of the host");
+    ranks_require_status(rank, hkt_comm_register(rank->comm, own.data, 7), HKT_ERR_INVALID, "less than can be tried");
+    ranks_require_status(rank, hkt_comm_register(rank->comm, own.data, is_last ? 1 << 20 : 4000), HKT_ERR_INVALID, "past the end");
+    ranks_require_text(rank, hkt_last_error(), "more than one allocation");
+    own_check(rank, &own, 4000, "refused");
+    ranks_require_ok(rank, hkt_comm_register(rank->comm, own.data, 4000), "register");
+    own_check(rank, &own, 4000, "registered");
+    ranks_require_status(rank, hkt_comm_register(rank->comm, is_last ? named.data : own.data, 4000), HKT_ERR_INVALID, "twice");
+    ranks_require_text(rank, hkt_last_error(), "is registered with");
+    mine = shared(rank, 1000);
+    ranks_require_status(rank, hkt_comm_register(rank->comm, mine, 1000), HKT_ERR_INVALID, "memory of mem_alloc_device");
+    ranks_require_status(rank, hkt_mem_free(own.data, rank->comm), HKT_ERR_INVALID, "free of the user's memory");
+    ranks_require_status(rank, hkt_comm_deregister(rank->comm, mine), HKT_ERR_INVALID, "deregister what is not registered");
+    ranks_require_ok(rank, hkt_mem_free(mine, rank->comm), "free");
+    ranks_require_ok(rank, hkt_comm_register(rank->comm, named.data, 4000), "register memory of cuMemCreate");
+    ranks_require_status(rank, hkt_comm_deregister(rank->comm, is_last ? own.data : named.data), HKT_ERR_INVALID, "no match");
+    ranks_require_ok(rank, hkt_comm_deregister(rank->comm, own.data), "deregister");
+    ranks_require_ok(rank, hkt_comm_deregister(rank->comm, named.data), "deregister");
+    ranks_require_status(rank, hkt_comm_deregister(rank->comm, own.data), HKT_ERR_INVALID, "deregister twice");
+    own_check(rank, &own, 4000, "deregistered");
+    own_free(rank, &own);
+    own_free(rank, &named);
+}
+
+/** A child takes what was allocated on its parent and what is registered there, and fails where it leaves a buffer registered. */
+static void children(struct ranks_rank *rank)
+{
+    const struct own own = own_new(rank, WHOLE, 4000);
+    struct own mine = own;
+    struct hkt_comm *child;
+    struct hkt_stream *stream;
+    int32_t x[1000];
+    void *memory = shared(rank, 4000);
+
+    ranks_require_ok(rank, hkt_comm_register(rank->comm, own.data, 4000), "register with the parent");
+    ranks_require_ok(rank, hkt_comm_split(rank->comm, 0, -rank->rank, NULL, &child), "split");
+    ranks_require_ok(rank, hkt_comm_register(child, own.data, 4000), "register with the child");
+    ranks_require_ok(rank, hkt_comm_register(child, memory, 4000), "register memory of the parent");
+    ranks_require_ok(rank, hkt_device_stream_create(&stream, rank->rank % ndevices(rank)), "stream");
+    for (int i = 0; i < 1000; i++)
+        x[i] = rank->rank + i;
+    ranks_require_ok(rank, hkt_device_copy(own.data, x, 4000, rank->rank % ndevices(rank)), "fill");
+    ranks_require_ok(rank, hkt_all_reduce(own.data, memory, 1000, HKT_INT32, HKT_SUM, child, stream), "all_reduce");
+    ranks_require_ok(rank, hkt_stream_synchronize(stream), "synchronize");
+    ranks_require_ok(rank, hkt_device_copy(x, memory, 4000, rank->rank % ndevices(rank)), "copy");
+    for (int i = 0; i < 1000; i++)
+        ranks_require(rank, x[i] == 2 * i + 1, "element %d of the child's sum is %d", i, (int)x[i]);
+    hkt_stream_destroy(stream);
+    ranks_require_ok(rank, hkt_comm_deregister(child, memory), "deregister");
+    ranks_require_status(rank, hkt_comm_destroy(child), HKT_ERR_INVALID, "destroy with a buffer registered");
+    ranks_require_text(rank, hkt_last_error(), "1 buffer of devices registered");
+    ranks_require_ok(rank, hkt_comm_deregister(rank->comm, own.data), "deregister");
+    ranks_require_ok(rank, hkt_mem_free(memory, rank->comm), "free");
+    own_free(rank, &mine);
+}
 
 static void wrong_calls(struct ranks_rank *rank)
 {
@@ -190,12 +412,15 @@ static void wrong_calls(struct ranks_rank *rank)
     ranks_require_ok(rank, hkt_mem_free(second, rank->comm), "free");
     ranks_require_ok(rank, hkt_mem_free(first, rank->comm), "free");
     ranks_require_ok(rank, hkt_mem_free(NULL, rank->comm), "free of nothing");
+    wrong_registrations(rank);
+    children(rank);
     end_comm(rank, HKT_OK);
 }
 
 static void what_is_wrong_on_one_rank_is_refused_on_all(void **state)
 {
-    static const struct group groups[] = { { RANKS_THREADS, 2, "EMU_MEMORY_MB=32" }, { RANKS_PROCESSES, 2, "EMU_MEMORY_MB=32" } };
+    static const struct group groups[] = { { RANKS_THREADS, 2, "EMU_MEMORY_MB=32", false },
+                                           { RANKS_PROCESSES, 2, "EMU_MEMORY_MB=32", false } };
 
     (void)state;
     if (!far_is_emulated()) /* whose memory is not small */
@@ -226,15 +451,16 @@ static void left_alone(struct ranks_rank *rank)
 
 static void memory_is_freed_when_the_communicator_has_failed(void **state)
 {
-    static const struct group groups[] = { { RANKS_THREADS, 2, NULL }, { RANKS_PROCESSES, 3, NULL } };
+    static const struct group groups[] = { { RANKS_THREADS, 2, NULL, false }, { RANKS_PROCESSES, 3, NULL, false } };
 
     (void)state;
     for (size_t i = 0; i < sizeof groups / sizeof *groups; i++)
         run(&groups[i], left_alone);
 }
 
-/** An allocation with the k-th call of CUDA failing, on whichever rank makes it. False: there were fewer calls. */
-static bool fails_at(struct ranks_rank *rank, long k)
+/** An allocation (own: NULL), or a registration, with the k-th call of CUDA failing, on whichever rank makes it. False: there
+ *  were fewer calls. */
+static bool fails_at(struct ranks_rank *rank, const struct own *own, long k)
 {
     void (*fail_call)(long k, int error);
     const char *(*failed_call)(void);
@@ -250,7 +476,8 @@ static bool fails_at(struct ranks_rank *rank, long k)
     if (rank->rank == 0)
         fail_call(k, LAUNCH_FAILURE);
     ranks_require_ok(rank, hkt_barrier(rank->comm, NULL), "the failure is set");
-    const enum hkt_status rc = hkt_mem_alloc_device(&memory, 100, device, rank->comm);
+    const enum hkt_status rc = own == NULL ? hkt_mem_alloc_device(&memory, 100, device, rank->comm)
+                                           : hkt_comm_register(rank->comm, own->data, 100);
 
     ranks_require_ok(rank, hkt_barrier(rank->comm, NULL), "all have allocated");
     const char *failed = failed_call();
@@ -262,8 +489,10 @@ static bool fails_at(struct ranks_rank *rank, long k)
     ranks_require(rank, rc == HKT_OK || failed != NULL, "nothing failed, and the call said %s", hkt_last_error());
     if (rc < 0)
         ranks_require_text(rank, hkt_last_error(), "rank ");
+    if (own != NULL)
+        own_check(rank, own, 100, failed != NULL ? failed : "nothing failed");
     if (rc == HKT_OK)
-        ranks_require_ok(rank, hkt_mem_free(memory, rank->comm), "free");
+        ranks_require_ok(rank, own == NULL ? hkt_mem_free(memory, rank->comm) : hkt_comm_deregister(rank->comm, own->data), "free");
     ranks_require_ok(rank, hkt_barrier(rank->comm, NULL), "all have freed");
     sweep(rank);
     ranks_require_ok(rank, hkt_barrier(rank->comm, NULL), "all have swept");
@@ -276,21 +505,29 @@ static bool fails_at(struct ranks_rank *rank, long k)
 
 static void every_call_fails(struct ranks_rank *rank)
 {
+    struct own own[3] = { { .how = WHOLE }, own_new(rank, WHOLE, 100), own_new(rank, NAMED, 100) };
     void *memory = shared(rank, 100); /* with all that is made once */
-    long k = 1;
 
     ranks_require_ok(rank, hkt_mem_free(memory, rank->comm), "free");
     sweep(rank);
-    while (fails_at(rank, k))
-        k += ranks_small() ? 7 : 1;
-    ranks_require(rank, k > 20, "only %ld calls of CUDA were made", k - 1);
+    for (int i = 0; i < 3; i++) {
+        long k = 1;
+
+        if (i > 0)
+            own_fill(rank, &own[i], 100);
+        while (fails_at(rank, i > 0 ? &own[i] : NULL, k))
+            k += ranks_small() ? 7 : 1;
+        ranks_require(rank, k > 20, "only %ld calls of CUDA were made", k - 1);
+        if (i > 0)
+            own_free(rank, &own[i]);
+    }
     hkt_comm_abort(rank->comm);
     rank->comm = NULL;
 }
 
 static void a_call_of_cuda_that_fails_leaves_nothing(void **state)
 {
-    static const struct group group = { RANKS_THREADS, 2, NULL };
+    static const struct group group = { RANKS_THREADS, 2, NULL, false };
 
     (void)state;
     if (!far_is_emulated())

@@ -15,7 +15,7 @@ RULES = [
     (r'\b(strcpy|strcat|sprintf|vsprintf|gets|strncpy)\s*\(', False, C, '', 'use snprintf, or memcpy with a size that is checked'),
     (r'\balloca\s*\(', False, C, '', 'use an array of fixed size, or core/mem.h'),
     (r'\b(atoi|atol|atoll|atof)\s*\(', False, C, '', 'these cannot tell an error; use strtol and check its end'),
-    (r'\btypedef\s+(?:struct|union)\b\s*\w*\s*(?:\{|\w+\s*;)', False, C, r'tests/cuda-emu/include/cuda_runtime_api\.h', 'no typedefs of structs: write "struct name" everywhere'),
+    (r'\btypedef\s+(?:struct|union)\b\s*\w*\s*(?:\{|\w+\s*;)', False, C, r'tests/cuda-emu/include/cuda(_runtime_api)?\.h', 'no typedefs of structs: write "struct name" everywhere'),
     (r'(?<![\w.>])(malloc|calloc|realloc|strdup|free|aligned_alloc|posix_memalign)\s*\(', False, LIBRARY,
      r'src/(core/mem|parallel/(alloc|memory))\.c', 'use core/mem.h (parallel/alloc.h): it counts, checks overflow and can be made to fail'),
     (r'(?<![\w.>])(printf|puts|putchar|perror|exit|abort)\s*\(', False, LIBRARY, '', 'the library returns errors (core/error.h); it '
