@@ -1,7 +1,8 @@
 /* Collectives on streams of CUDA. A call on one is a promise that all ranks make it on one, with buffers in the memory of its
- * device: so the group can agree how such calls run. At the first, ranks map each other's arenas, try the mappings, and vote
- * (far_setup.c); at the first of each kind of plan, they vote on that (far.c). Then a call is a launch: nobody waits. Where
- * a vote fails, calls are staged (stage.h) after the stream has been waited for: the same on all ranks.
+ * device: so the group can agree how such calls run. At the first, or when all allocate or register memory of devices, ranks map
+ * each other's arenas, try the mappings, and vote (far_setup.c); at the first of each kind of plan, they vote on that (far.c). Then
+ * a call is a launch: nobody waits. Where a vote fails, calls are staged (stage.h) after the stream has been waited for: the same
+ * on all ranks.
  *
  * A call that needs a vote exchanges words by collectives of the host, one after another, while it polls. */
 #ifndef HOCKET_COMM_FAR_H
@@ -92,6 +93,7 @@ struct hkt__far {
     struct hkt__call exchange;
     struct hkt__collective exchanging;
     bool is_exchanging;
+    bool is_blocking;              /* exchanges are calls of their own, which wait */
 };
 
 /** The stream of CUDA's behind one of hocket's; NULL: it is the host's, or none. */
@@ -132,6 +134,8 @@ const struct hkt__collective *hkt__far_waiting(const struct hkt__collective *wor
 
 /** One step of the agreement; AGAIN: an exchange is in flight. */
 HKT_NODISCARD enum hkt_status hkt__far_setup_step(struct hkt__far *far);
+/** The agreement as a call of its own, for those that all ranks make and that name a device: far->path is known then. */
+HKT_NODISCARD enum hkt_status hkt__far_prepare(struct hkt_comm *comm, int device, const char *what);
 /** Starts an exchange of far->own to far->all; hkt__far_exchanged says when it is done. */
 HKT_NODISCARD enum hkt_status hkt__far_exchange(struct hkt__far *far, enum hkt_status status);
 HKT_NODISCARD enum hkt_status hkt__far_exchanged(struct hkt__far *far);

@@ -61,7 +61,7 @@ static enum hkt_status settle_size(struct hkt__pool_making *m, size_t bytes, int
 
     m->memory = hkt__calloc(1, sizeof *m->memory);
     m->own.bytes = bytes > 0 ? bytes : 1;
-    m->own.can_share = hkt__far_why_not(comm)[0] == '\0' && hkt__pool_next(comm) < HKT__PLAN_POOLS;
+    m->own.can_share = hkt__pool_next(comm) < HKT__PLAN_POOLS;
     if (comm->cuda == NULL)
         status = hkt__fail(HKT_ERR_UNSUPPORTED, "%s was made before this process used CUDA: it does not know of devices", comm->name);
     else if (m->memory == NULL || bytes > SIZE_MAX / 2)
@@ -145,14 +145,11 @@ static void close_part(struct hkt__far *far, struct hkt__far_memory *memory)
 }
 
 /** All steps of a pool. IN_PROGRESS: some rank could not; nothing of it is left, and all go on without. */
-static enum hkt_status share(struct hkt__pool_making *m, enum hkt_status status)
+static enum hkt_status share(struct hkt__pool_making *m)
 {
     struct hkt__far *far = m->comm->far;
-    enum hkt_status rc;
+    enum hkt_status status = open_part(m), rc = hkt__pool_tell(m, status);
 
-    if (status == HKT_OK)
-        status = open_part(m);
-    rc = hkt__pool_tell(m, status);
     if (rc == HKT_OK && m->failed < 0) {
         rc = hkt__pool_tell(m, map_parts(m));
         if (rc == HKT_OK)
@@ -169,8 +166,7 @@ static enum hkt_status share(struct hkt__pool_making *m, enum hkt_status status)
         m->memory->pool = hkt__pool_next(m->comm);
         return HKT_OK;
     }
-    if (far != NULL)
-        close_part(far, m->memory);
+    close_part(far, m->memory);
     if (rc == HKT_OK)
         hkt__log(HKT__SUB_COMM, HKT__LOG_INFO, "%s: memory of devices that peers do not map: rank %d: %s", m->comm->name, m->failed,
                  m->all[m->failed].text);
@@ -208,12 +204,10 @@ static enum hkt_status allocate_plain(struct hkt__far *far, struct hkt__far_memo
     return hkt__fail(HKT_ERR_NOMEM, "CUDA: no %zu bytes on device %d: %s", memory->bytes, device, cuda->error_text(rc));
 }
 
-static enum hkt_status plain(struct hkt__pool_making *m, enum hkt_status status)
+static enum hkt_status plain(struct hkt__pool_making *m)
 {
     m->memory->pool = -1;
-    if (status == HKT_OK)
-        status = allocate_plain(m->comm->far, m->memory);
-    const enum hkt_status rc = hkt__pool_tell(m, status);
+    const enum hkt_status status = allocate_plain(m->comm->far, m->memory), rc = hkt__pool_tell(m, status);
 
     if (rc == HKT_OK && m->failed < 0)
         return HKT_OK;
@@ -251,12 +245,12 @@ enum hkt_status hkt_mem_alloc_device(void **out_memory, size_t bytes, int device
     if (rc < 0)
         return rc;
     rc = settle_size(&m, bytes, device, &is_shared);
-    if (rc == HKT_OK) { /* after an exchange nothing is in flight that looks at comm->far */
-        const enum hkt_status status = hkt__far_enter_device(comm, device, "hkt_mem_alloc_device");
-
-        rc = is_shared ? share(&m, status) : HKT_IN_PROGRESS;
+    if (rc == HKT_OK) /* after an exchange nothing is in flight that looks at comm->far */
+        rc = hkt__far_prepare(comm, device, m.what);
+    if (rc == HKT_OK) {
+        rc = is_shared && comm->far->path == HKT__FAR_PLANS ? share(&m) : HKT_IN_PROGRESS;
         if (rc == HKT_IN_PROGRESS)
-            rc = plain(&m, status);
+            rc = plain(&m);
     }
     if (rc == HKT_OK) {
         hkt__pool_list(comm->far, m.memory);

@@ -2,7 +2,7 @@
  * waits for the others' and for which they wait.
  *
  * Not all ranks take part in a message, so messages cannot begin what all must agree upon: before the communicator's first
- * collective they go through the host, on both sides, since both make their calls in one order. */
+ * collective, allocation or registration of devices they go through the host, on both sides, since both make their calls in one order. */
 #include <stdio.h>
 
 #include "comm/far.h"
@@ -143,10 +143,10 @@ enum hkt_status hkt__far_messages(struct hkt_comm *comm, const struct hkt__call 
     if (far->path != HKT__FAR_PLANS) {
         if (streams.is_capturing)
             return hkt__fail(HKT_ERR_UNSUPPORTED, "%s cannot be captured: %s", calls[0].is_send ? "send" : "recv",
-                             far->path == HKT__FAR_STAGED ? far->text : "a collective on a CUDA stream must come before, by all ranks");
+                             far->path == HKT__FAR_STAGED ? far->text : "a collective on a CUDA stream or hkt_mem_alloc_device must come before, by all ranks");
         if (far->path == HKT__FAR_UNKNOWN)
             hkt__log(HKT__SUB_COMM, HKT__LOG_INFO, "%s: a send or receive on a CUDA stream goes through memory of the host, for no "
-                     "collective came before", comm->name);
+                     "collective or hkt_mem_alloc_device came before", comm->name);
         return HKT_IN_PROGRESS;
     }
     error = cuda->device_use(far->peers.device, &before);

@@ -13,17 +13,15 @@
 static const char what[] = "hkt_comm_register";
 
 /** What this rank knows without the others. */
-static enum hkt_status check_own(const struct hkt_comm *comm, const void *data)
+static enum hkt_status check_own(struct hkt_comm *comm, int device, const void *data)
 {
-    const char *why = hkt__far_why_not(comm);
-
     if (hkt__far_memory_find(comm, data, true) != NULL)
         return hkt__fail(HKT_ERR_INVALID, "%p is registered with %s already", data, comm->name);
     if (hkt__far_memory_find(comm, data, false) != NULL)
         return hkt__fail(HKT_ERR_INVALID, "%p is memory of hkt_mem_alloc_device of %s, which is registered with it by that", data,
                          comm->name);
-    if (why[0] != '\0')
-        return hkt__fail(HKT_ERR_UNSUPPORTED, "peers cannot map memory of devices: %s", why);
+    if (comm->far != NULL && hkt__far_enter_device(comm, device, what) < 0)
+        return HKT_ERR_INVALID;
     if (hkt__pool_next(comm) == HKT__PLAN_POOLS)
         return hkt__fail(HKT_ERR_UNSUPPORTED, "a communicator has at most %d buffers and allocations of devices", HKT__PLAN_POOLS);
     return HKT_OK;
@@ -85,11 +83,12 @@ static enum hkt_status share(struct hkt__pool_making *m, struct hkt__fdserver *s
 {
     struct hkt__cuda_registered *reg = m->memory->registered;
     const int pool = hkt__pool_next(m->comm);
-    enum hkt_status status = hkt__far_enter_device(m->comm, reg->device, what), rc;
+    enum hkt_status status, rc = hkt__far_prepare(m->comm, reg->device, what);
 
-    if (status == HKT_OK)
-        status = map(m);
-    rc = hkt__pool_tell(m, status);
+    if (rc == HKT_OK && m->comm->far->path == HKT__FAR_STAGED)
+        rc = hkt__fail(HKT_ERR_UNSUPPORTED, "%s: calls run %s", what, m->comm->far->text);
+    if (rc == HKT_OK)
+        rc = hkt__pool_tell(m, map(m));
     hkt__fdserver_stop(server); /* all have what they need */
     if (rc == HKT_OK && m->failed < 0) {
         status = hkt__cuda_registered_check(reg);
@@ -138,7 +137,7 @@ enum hkt_status hkt__far_register(struct hkt_comm *comm, const struct hkt__cuda_
         return rc;
     m.own.bytes = bytes;
     m.memory = memory_new(comm, found, data, bytes);
-    status = m.memory != NULL ? check_own(comm, data) : hkt__fail(HKT_ERR_NOMEM, "no memory to register a buffer");
+    status = m.memory != NULL ? check_own(comm, found->device, data) : hkt__fail(HKT_ERR_NOMEM, "no memory to register a buffer");
     if (status == HKT_OK)
         status = offer(&m, &server);
     rc = hkt__pool_tell(&m, status);

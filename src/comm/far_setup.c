@@ -13,6 +13,8 @@ enum hkt_status hkt__far_exchange(struct hkt__far *far, enum hkt_status status)
     far->own.status = status;
     if (status < 0)
         snprintf(far->own.text, sizeof far->own.text, "%s", hkt_last_error());
+    if (far->is_blocking)
+        return hkt__internal_all_gather(&far->own, far->all, sizeof far->own, far->comm);
     far->exchange = (struct hkt__call){.coll = HKT_ALL_GATHER, .dtype = HKT_UINT8, .op = HKT_OP_COUNT, .root = -1,
                                        .in = &far->own, .out = far->all, .count = sizeof far->own, .comm = far->comm,
                                        .is_internal = true};
@@ -261,6 +263,22 @@ enum hkt_status hkt__far_setup_step(struct hkt__far *far)
     }
     far->step = failure == NULL ? HKT__FAR_PLAN : HKT__FAR_STAGE;
     return HKT_OK;
+}
+
+enum hkt_status hkt__far_prepare(struct hkt_comm *comm, int device, const char *what)
+{
+    enum hkt_status rc = hkt__far_enter_device(comm, device, what);
+
+    if (rc < 0)
+        return hkt__comm_fail_here(comm, rc, what); /* the others go on without this rank */
+    if (comm->far->path != HKT__FAR_UNKNOWN)
+        return HKT_OK;
+    comm->far->step = HKT__FAR_OFFER;
+    comm->far->is_blocking = true;
+    while (rc == HKT_OK && comm->far->path == HKT__FAR_UNKNOWN)
+        rc = hkt__far_setup_step(comm->far);
+    comm->far->is_blocking = false;
+    return rc;
 }
 
 void hkt__far_abort(struct hkt_comm *comm)

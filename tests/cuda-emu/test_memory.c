@@ -173,27 +173,36 @@ static void own_check(struct ranks_rank *rank, const struct own *own, size_t byt
         ranks_require(rank, x[i] == byte_of(rank, i), "byte %zu should have stayed as it was: %s", i, when);
 }
 
+/** Registers memory of a kind that it cannot. */
+static void refused(struct ranks_rank *rank, enum how how, const char *why)
+{
+    struct own own = own_new(rank, how, 1000);
+
+    ranks_require_status(rank, hkt_comm_register(rank->comm, own.data, 1000), HKT_ERR_UNSUPPORTED, why);
+    ranks_require_text(rank, hkt_last_error(), why);
+    own_free(rank, &own);
+}
+
 /* --- Calls ---------------------------------------------------------------------------------------------------------- */
 
 /** hkt_comm_device tells of two buffers of so many bytes: allocated in units of 2 MiB with what mappings need, or registered. */
 static void require_cost(struct ranks_rank *rank, size_t bytes)
 {
     const struct group *group = rank->arg;
-    const double mib = 1 << 20;
-    char text[128];
+    const double mib = 1 << 20, slack = 0.2, own = group->registers ? 2 * (double)bytes / mib : 4.0 * (double)(bytes / (2 << 20) + 1);
+    const char *line = hkt_comm_device(rank->comm), *cost = strchr(line, ';');
+    double all, arena, allocated, registered, mapped;
 
-    if (group->setting != NULL && strstr(group->setting, "_user") == NULL)
-        return; /* allocated otherwise */
-    if (group->registers)
-        snprintf(text, sizeof text, "; %.1f MiB of its memory: 0.0 of the arena, 0.0 allocated, %.1f registered",
-                 2 * (double)bytes / mib, 2 * (double)bytes / mib);
-    else
-        snprintf(text, sizeof text, "; %.1f MiB of its memory: 0.0 of the arena, %.1f allocated, 0.0 registered",
-                 4 * (double)(bytes / (2 << 20) + 1), 4 * (double)(bytes / (2 << 20) + 1));
-    ranks_require_text(rank, hkt_comm_device(rank->comm), "by no call so far");
-    ranks_require_text(rank, hkt_comm_device(rank->comm), text);
-    if (group->kind == RANKS_THREADS && !group->registers)
-        ranks_require_text(rank, hkt_comm_device(rank->comm), "; 0.0 MiB of peers mapped");
+    if (strncmp(line, "on the devices", 14) != 0)
+        return; /* it is allocated otherwise */
+    ranks_require(rank, cost != NULL && sscanf(cost, "; %lf MiB of its memory: %lf of the arena, %lf allocated, %lf registered; %lf MiB "
+                  "of peers mapped", &all, &arena, &allocated, &registered, &mapped) == 5, "it should tell what it costs: %s", line);
+    ranks_require(rank, arena > 1 && arena <= 4 + 2, "the arena should have at most 4 MiB, and 2 for mappings: %s", line);
+    ranks_require(rank, all - arena - allocated - registered < slack && all - arena - allocated - registered > -slack, "no sum: %s", line);
+    ranks_require(rank, (group->registers ? registered : allocated) - own < slack && (group->registers ? registered : allocated) - own >
+                  -slack, "the buffers should have %g MiB: %s", own, line);
+    ranks_require(rank, group->kind == RANKS_PROCESSES ? mapped >= (rank->nranks - 1) * (all - slack) : mapped < slack || group->registers,
+                  "other processes' is mapped, and no thread's but by descriptor: %s", line);
 }
 
 /** All collectives with both buffers in shared memory, then in other memory, unless algorithms that touch peers' are forced. */
@@ -239,6 +248,8 @@ static void every_collective(struct ranks_rank *rank)
     }
     if (!group->registers)
         ranks_require_ok(rank, hkt_mem_free(mine[0], rank->comm), "mem_free");
+    if (strncmp(hkt_comm_device(rank->comm), "through", 7) == 0)
+        refused(rank, WHOLE, "through memory of the host");
     hkt_stream_destroy(stream);
     far_fini(&far);
     end_comm(rank, HKT_OK); /* and with it mine[1] */
@@ -306,16 +317,6 @@ static void where_it_cannot_be_mapped_it_is_as_other_memory(void **state)
 }
 
 /* --- Allocations that fail, frees that do not match ------------------------------------------------------------------- */
-
-/** Registers memory of a kind that it cannot. */
-static void refused(struct ranks_rank *rank, enum how how, const char *why)
-{
-    struct own own = own_new(rank, how, 1000);
-
-    ranks_require_status(rank, hkt_comm_register(rank->comm, own.data, 1000), HKT_ERR_UNSUPPORTED, why);
-    ranks_require_text(rank, hkt_last_error(), why);
-    own_free(rank, &own);
-}
 
 static void wrong_registrations(struct ranks_rank *rank)
 {

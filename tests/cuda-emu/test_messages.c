@@ -168,6 +168,7 @@ static void messages(struct ranks_rank *rank)
 {
     const struct group *group = rank->arg;
     struct desk *d = desk_new(rank);
+    void *shared;
 
     desk_open(d, rank, rank->comm, rank->rank);
     ranks_meet(rank, 2);
@@ -175,7 +176,10 @@ static void messages(struct ranks_rank *rank)
     group_of_all(d, 1, 2);
     desk_check(d, "before any collective");
     ranks_require(rank, hkt_comm_device(rank->comm)[0] == '\0', "messages alone should decide nothing");
-    ranks_require_ok(rank, hkt_barrier(rank->comm, d->streams[0]), "barrier");
+    if (rank->nranks % 2 == 0)
+        ranks_require_ok(rank, hkt_barrier(rank->comm, d->streams[0]), "barrier");
+    else
+        ranks_require_ok(rank, hkt_mem_alloc_device(&shared, 1, d->device, rank->comm), "mem_alloc_device");
     ranks_require_text(rank, hkt_comm_device(rank->comm), group->says);
     group_of_all(d, 3, 1);
     sum(d, 0);
