@@ -5,6 +5,7 @@
 #include <stdatomic.h>
 #include <stddef.h>
 #include <stdio.h>
+#include <string.h>
 
 #define DEVICES_MAX 64
 
@@ -18,12 +19,15 @@ static struct {
 
 static _Thread_local int device;
 static _Thread_local cudaError_t last_error;
+static _Thread_local bool is_waiting; /* asks until something is done */
 static bool is_enabled[DEVICES_MAX][DEVICES_MAX]; /* peer access; under emu_runtime.lock */
 
 /* Which call fails. Relaxed: tests set them while nobody else calls. */
 static atomic_long calls, fails_at;
 static atomic_int fails_with;
 static _Atomic(const char *) failed;
+#define NAMES 1024
+static _Atomic(const char *) names[NAMES]; /* of the last calls, by number */
 
 static void load_settings(void)
 {
@@ -37,6 +41,11 @@ static void load_settings(void)
 long emu_calls(void)
 {
     return atomic_load_explicit(&calls, memory_order_relaxed);
+}
+
+const char *emu_call_name(long call)
+{
+    return atomic_load_explicit(&names[call % NAMES], memory_order_relaxed);
 }
 
 void emu_fail_call(long k, int error)
@@ -58,10 +67,31 @@ cudaError_t emu_note(cudaError_t error)
     return error;
 }
 
+cudaError_t emu_answer(bool is_done)
+{
+    is_waiting = !is_done;
+    return is_done ? cudaSuccess : cudaErrorNotReady;
+}
+
+/** A call that asks again, or makes a device current for that. */
+static bool is_again(const char *function)
+{
+    static const char *const asking[] = { "cudaGetDevice", "cudaSetDevice", "cudaStreamQuery", "cudaEventQuery" };
+
+    for (size_t i = 0; i < sizeof asking / sizeof *asking && is_waiting; i++)
+        if (strcmp(function, asking[i]) == 0)
+            return true;
+    is_waiting = false;
+    return false;
+}
+
 cudaError_t emu_enter(const char *function)
 {
+    if (is_again(function))
+        return cudaSuccess;
     const long call = atomic_fetch_add_explicit(&calls, 1, memory_order_relaxed) + 1;
 
+    atomic_store_explicit(&names[call % NAMES], function, memory_order_relaxed);
     pthread_once(&settings_once, load_settings);
     if (call == atomic_load_explicit(&fails_at, memory_order_relaxed)) {
         atomic_store_explicit(&failed, function, memory_order_relaxed);

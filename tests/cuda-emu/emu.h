@@ -10,8 +10,10 @@
 #ifndef HOCKET_CUDA_EMU_EMU_H
 #define HOCKET_CUDA_EMU_EMU_H
 
-/** Calls of the runtime so far, those that can fail. */
+/** Calls of the runtime so far, those that can fail. Questions that are asked until something is ready are one. */
 long emu_calls(void);
+/** Name of a call by its number, the first being 1; of the last thousand. */
+const char *emu_call_name(long call);
 /** The k-th call from now on fails with `error` (a cudaError_t), k >= 1; 0: none. */
 void emu_fail_call(long k, int error);
 /** Name of the call that emu_fail_call made fail; NULL: none has yet. */

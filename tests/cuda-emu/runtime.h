@@ -24,6 +24,9 @@ extern struct emu_runtime emu_runtime;
 /** Every entry begins with this: counts the call and loads the settings once. Anything but success is to be returned:
  *  there is no device, or the call is the one that was to fail (emu_fail_call). */
 cudaError_t emu_enter(const char *function);
+/** What a query says. Until it is asked and says success, what the thread calls to ask again is not counted, so that calls have
+ *  the same numbers in every run. */
+cudaError_t emu_answer(bool is_done);
 /** Keeps an error for cudaGetLastError and gives it back. */
 cudaError_t emu_note(cudaError_t error);
 /** The calling thread's device. */

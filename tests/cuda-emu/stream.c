@@ -325,7 +325,7 @@ cudaError_t cudaStreamQuery(cudaStream_t stream)
     pthread_mutex_unlock(&emu_runtime.lock);
     if (is_captured_now)
         return emu_note(cudaErrorStreamCaptureUnsupported);
-    return is_done ? cudaSuccess : cudaErrorNotReady;
+    return emu_answer(is_done);
 }
 
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags)
@@ -416,7 +416,7 @@ cudaError_t cudaEventQuery(cudaEvent_t event)
     pthread_mutex_lock(&emu_runtime.lock);
     is_done = event->done == event->recorded;
     pthread_mutex_unlock(&emu_runtime.lock);
-    return is_done ? cudaSuccess : cudaErrorNotReady;
+    return emu_answer(is_done);
 }
 
 cudaError_t cudaEventSynchronize(cudaEvent_t event)

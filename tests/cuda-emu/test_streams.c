@@ -309,83 +309,162 @@ static enum hkt_status issue(enum hkt_coll coll, char *in, char *out, struct hkt
     }
 }
 
-/** The same on all of two ranks that this thread drives. */
-static enum hkt_status issue_both(enum hkt_coll coll, void *const *buffers, struct hkt_comm *const *comms,
-                                  struct hkt_stream *const *streams)
+/** Each of two ranks sends to the other. */
+static enum hkt_status exchange(int me, char *in, char *out, struct hkt_comm *comm, struct hkt_stream *stream)
+{
+    enum { N = 300 };
+    const enum hkt_status rc = hkt_send(in, N, HKT_F32, 1 - me, comm, stream);
+
+    return rc == HKT_OK ? hkt_recv(out, N, HKT_F32, 1 - me, comm, stream) : rc;
+}
+
+/** Two ranks that this thread drives, each on a stream of its own. */
+struct pair {
+    struct ranks_rank *rank;
+    struct hkt_comm *comms[2];
+    struct hkt_stream *streams[2];
+    void *buffers[2];
+    int objects; /* before it was made */
+};
+
+static void pair_open(struct pair *p, struct ranks_rank *rank)
+{
+    p->rank = rank;
+    p->objects = live_objects(rank);
+    ranks_require_ok(rank, hkt_comm_init_all(p->comms, 2, NULL), "init");
+    for (int r = 0; r < 2; r++) {
+        ranks_require_ok(rank, hkt_device_alloc(&p->buffers[r], 8000, r), "alloc");
+        p->streams[r] = new_stream(rank, r);
+    }
+}
+
+static enum hkt_status pair_issue(struct pair *p, enum hkt_coll coll)
 {
     enum hkt_status rc = hkt_group_start();
 
-    for (int r = 0; r < 2 && rc == HKT_OK; r++)
-        rc = issue(coll, buffers[r], (char *)buffers[r] + 4000, comms[r], streams[r]);
+    for (int r = 0; r < 2 && rc == HKT_OK; r++) {
+        char *in = p->buffers[r];
+
+        rc = coll == HKT_SEND_RECV ? exchange(r, in, in + 4000, p->comms[r], p->streams[r])
+                                   : issue(coll, in, in + 4000, p->comms[r], p->streams[r]);
+    }
     const enum hkt_status end = hkt_group_end();
 
     return rc == HKT_OK ? end : rc;
 }
 
-/** Two ranks of this thread, each on a stream of its own, with the k-th call of CUDA failing from the first collective on:
- *  all-reduce, with all that the ranks agree upon; or from the first of another kind on, after that. False: there were fewer
- *  calls. */
-static bool fails_at(struct ranks_rank *rank, enum hkt_coll coll, long k)
+static void pair_close(struct pair *p, const char *failed)
+{
+    for (int r = 0; r < 2; r++) {
+        hkt_stream_destroy(p->streams[r]);
+        (void)!hkt_comm_destroy(p->comms[r]);
+        ranks_require_ok(p->rank, hkt_device_free(p->buffers[r]), "free");
+    }
+    ranks_require_ok(p->rank, hkt_device_alloc(&p->buffers[0], 1, 0), "alloc");
+    ranks_require_ok(p->rank, hkt_device_free(p->buffers[0]), "free");
+    if (failed == NULL || (strstr(failed, "Destroy") == NULL && strstr(failed, "Free") == NULL)) /* those leave what they are of */
+        ranks_require(p->rank, live_objects(p->rank) == p->objects, "%d objects of CUDA are left after %s failed",
+                      live_objects(p->rank) - p->objects, failed != NULL ? failed : "nothing");
+}
+
+/** A first call of a kind, after another one or not, with the k-th call of CUDA from then on failing; 0: none. */
+struct first {
+    enum hkt_coll before, coll; /* before == coll: it is the communicator's first */
+    long k;
+};
+
+/** Names of calls of CUDA, in order. */
+struct names {
+    const char *list[512];
+    long count;
+};
+
+/** Makes the call and tells what calls of CUDA it made. */
+static void fails_at(struct ranks_rank *rank, const struct first *first, struct names *out_names)
 {
     void (*fail_call)(long k, int error);
-    const char *(*failed_call)(void);
-    struct hkt_comm *comms[2];
-    struct hkt_stream *streams[2];
-    const struct hkt__cuda_module *cuda = module_of(rank);
-    const int before = live_objects(rank);
-    void *buffers[2];
+    const char *(*failed_call)(void), *(*call_name)(long call);
+    long (*calls)(void);
+    struct pair p;
 
-    ranks_require(rank, cuda != NULL, "there should be a module");
     *(void **)&fail_call = emulator(rank, "emu_fail_call");
     *(void **)&failed_call = emulator(rank, "emu_failed_call");
-    ranks_require_ok(rank, hkt_comm_init_all(comms, 2, NULL), "init");
-    for (int r = 0; r < 2; r++) {
-        ranks_require_ok(rank, hkt_device_alloc(&buffers[r], 8000, r), "alloc");
-        streams[r] = new_stream(rank, r);
-    }
-    if (coll != HKT_ALL_REDUCE) {
-        ranks_require_ok(rank, issue_both(HKT_ALL_REDUCE, buffers, comms, streams), "the first call");
+    *(void **)&call_name = emulator(rank, "emu_call_name");
+    *(void **)&calls = emulator(rank, "emu_calls");
+    pair_open(&p, rank);
+    if (first->before != first->coll) {
+        ranks_require_ok(rank, pair_issue(&p, first->before), "the first call");
         for (int r = 0; r < 2; r++)
-            ranks_require_ok(rank, hkt_stream_synchronize(streams[r]), "the first call");
+            ranks_require_ok(rank, hkt_stream_synchronize(p.streams[r]), "the first call");
     }
-    fail_call(k, LAUNCH_FAILURE);
-    const enum hkt_status rc = issue_both(coll, buffers, comms, streams);
+    const long begin = calls();
+
+    fail_call(first->k, LAUNCH_FAILURE);
+    const enum hkt_status rc = pair_issue(&p, first->coll);
     const char *failed = failed_call();
 
     fail_call(0, 0);
+    out_names->count = calls() - begin;
+    ranks_require(rank, out_names->count <= 512, "%ld calls of CUDA are more than the test has room for", out_names->count);
+    for (long i = 0; i < out_names->count; i++)
+        out_names->list[i] = call_name(begin + 1 + i);
     for (int r = 0; r < 2; r++) {
-        const enum hkt_status synchronized = hkt_stream_synchronize(streams[r]);
+        const enum hkt_status synchronized = hkt_stream_synchronize(p.streams[r]);
 
         ranks_require(rank, synchronized == HKT_OK || rc < 0, "%s failed and only the stream said so", failed);
     }
     if (rc < 0)
         ranks_require_text(rank, hkt_last_error(), "unspecified launch failure");
-    if (rc == HKT_OK && failed != NULL) /* the group has agreed on the host, and why */
-        ranks_require(rank, strstr(hkt_comm_device(comms[0]), "unspecified launch failure") != NULL ||
-                      strstr(hkt_comm_device(comms[0]), "on the devices") != NULL, "after %s: %s", failed, hkt_comm_device(comms[0]));
+    if (rc == HKT_OK && failed != NULL && first->coll != HKT_SEND_RECV) /* the group has agreed on the host, and why */
+        ranks_require(rank, strstr(hkt_comm_device(p.comms[0]), "unspecified launch failure") != NULL ||
+                      strstr(hkt_comm_device(p.comms[0]), "on the devices") != NULL, "after %s: %s", failed,
+                      hkt_comm_device(p.comms[0]));
     ranks_require(rank, rc == HKT_OK || failed != NULL, "nothing failed, and the call said %s", hkt_last_error());
-    for (int r = 0; r < 2; r++) {
-        hkt_stream_destroy(streams[r]);
-        (void)!hkt_comm_destroy(comms[r]);
-        ranks_require_ok(rank, hkt_device_free(buffers[r]), "free");
-    }
-    ranks_require_ok(rank, hkt_device_alloc(&buffers[0], 1, 0), "alloc");
-    ranks_require_ok(rank, hkt_device_free(buffers[0]), "free");
-    if (failed == NULL || (strstr(failed, "Destroy") == NULL && strstr(failed, "Free") == NULL)) /* those leave what they are of */
-        ranks_require(rank, live_objects(rank) == before, "%d objects of CUDA are left after call %ld (%s) failed",
-                      live_objects(rank) - before, k, failed != NULL ? failed : "none");
-    return failed != NULL;
+    ranks_require(rank, first->k == 0 || failed != NULL, "call %ld of %s should have failed", first->k, hkt_coll_name(first->coll));
+    pair_close(&p, failed);
 }
 
+/** Was a call, and those just before it, made in the same order among those of the list? */
+static bool is_known(const struct names *list, const struct names *of, long at)
+{
+    enum { BEFORE = 6 };
+
+    for (long i = BEFORE; at >= BEFORE && i < list->count; i++) {
+        long n = 0;
+
+        while (n <= BEFORE && strcmp(list->list[i - n], of->list[at - n]) == 0)
+            n++;
+        if (n > BEFORE)
+            return true;
+    }
+    return false;
+}
+
+/** All-reduce as the first call of all, with what ranks agree upon: each call of CUDA fails in turn. Then the first of each other
+ *  kind, after that; messages also before anything else, when they go another way. What these do as one before did is left out. */
 static void every_call_fails(struct ranks_rank *rank)
 {
-    for (int coll = 0; coll < (ranks_small() ? HKT_ALL_REDUCE + 1 : HKT_SEND_RECV); coll++) {
-        const bool is_first = coll == HKT_ALL_REDUCE;
-        long k = is_first ? 1 : 1 + coll; /* all kinds together fail at each place */
+    static struct names lists[HKT_SEND_RECV + 2];
+    struct names none;
+    int step = 0;
 
-        while (fails_at(rank, (enum hkt_coll)coll, k))
-            k += ranks_small() ? 31 : is_first ? 1 : HKT_SEND_RECV;
-        ranks_require(rank, !is_first || k > 60, "only %ld calls of CUDA were made", k - 1);
+    (void)module_of(rank); /* opened, so that the emulator's functions are there */
+    for (int kind = 0; kind < HKT_SEND_RECV + 2; kind++) {
+        const bool is_first = kind == HKT_ALL_REDUCE || kind > HKT_SEND_RECV;
+        const enum hkt_coll coll = kind > HKT_SEND_RECV ? HKT_SEND_RECV : (enum hkt_coll)kind;
+        struct first call = { is_first ? coll : HKT_ALL_REDUCE, coll, 0 };
+
+        fails_at(rank, &call, &lists[kind]);
+        for (call.k = 1; call.k <= lists[kind].count; call.k++) {
+            bool known = false;
+
+            for (int i = 0; i < kind && !known; i++)
+                known = is_known(&lists[i], &lists[kind], call.k - 1);
+            if (known || (ranks_small() && step++ % 31 != 0))
+                continue;
+            fails_at(rank, &call, &none);
+        }
+        ranks_require(rank, lists[kind].count > (kind == HKT_ALL_REDUCE ? 100 : 10), "only %ld calls of CUDA were made", lists[kind].count);
     }
 }
 
