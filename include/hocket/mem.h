@@ -22,7 +22,8 @@ HKT_API HKT_NODISCARD enum hkt_status hkt_mem_alloc(void **out_memory, size_t by
 
 /** The same on a device, for collectives on CUDA streams (hocket/device.h), between processes too. All ranks get as much as the
  *  one that asks for most. Where the devices of the group do not reach each other it is memory that only its own rank uses, and
- *  works the same, without the algorithms that read and write peers' buffers; HOCKET_DEBUG=comm=info tells which it is.
+ *  works the same, without the algorithms that read and write peers' buffers; HOCKET_DEBUG=comm=info tells which it is. The first
+ *  one makes what calls on CUDA streams need, as the first of these does, if that was not yet: hkt_comm_device tells what it costs.
  *  device   of this rank; the one of its CUDA streams on comm, which calls on other devices are refused from then on
  *  Owns     gives *out_memory, released by hkt_mem_free, at the latest by the end of comm; not by CUDA
  *  Threads  collective; waits for all ranks, and may not run while a thread of the process captures into a CUDA graph

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Plants bugs in copies of the kernels, one at a time, and expects the tests on the emulation to find each: they would
 otherwise pass for no reason. Usage: mutants.py few|all|order SOURCE_ROOT CXX LIBRARY... (what the tests are linked from; first
-those of test_cuda_kernels and test_cuda_plan). `few` takes one of each kind of bug, some ten seconds; `ninja cuda-mutants`
+those of test_cuda_kernels and test_cuda_plan), or mutants.py host SOURCE_ROOT CC MODULE LIBRARY... for bugs in what the host does
+with memory of devices (MODULE: the emulated one; first test_cuda_memory). `few` takes one of each kind of bug, some ten seconds; `ninja cuda-mutants`
 plants all and, in a build with the thread sanitizer, those in the order of memory that nothing else can see."""
 import os
 import shutil
@@ -58,6 +59,15 @@ PLAN_MUTANTS = [
     ('plan.cuh', 'return c.known[PLAN_SIMPLE] > c.frames[PLAN_SIMPLE];',
      'return e.kind == HKT__PLAN_WAIT || c.known[PLAN_SIMPLE] > c.frames[PLAN_SIMPLE];', 'plan', ALL),
 ]
+# Of buffers that are registered: src/device.
+HOST_MUTANTS = [
+    ('cuda_registered.c', '(char *)base + offer->offset', '(char *)base'),
+    ('cuda_registered.c', '    if (reg->kept == NULL)\n', '    if (reg->kept != NULL)\n'),
+    ('cuda_registered.c', 'maps[peer].base = base;', 'maps[peer].base = NULL;'),
+    ('cuda_registered.c', 'bytes > 0 ? module->memory_unmap(base, bytes) :', ''),
+    ('cuda_registered.c', 'reg->bytes > out_memory->bytes - offset', 'reg->bytes > out_memory->bytes'),
+    ('cuda_registered.c', 'out_memory->kind == HKT__CUDA_MANAGED || ', ''),
+]
 # The two ends of each pair of labels; on x86 the processor keeps the order by itself, so only the sanitizer can tell.
 ORDER_MUTANTS = [
     ('device.cuh', '__atomic_store_n(p, x, __ATOMIC_RELEASE);', '__atomic_store_n(p, x, __ATOMIC_RELAXED);', 'plan', ('random:7',)),
@@ -90,9 +100,25 @@ def build(root, cxx, libraries, mutant, folder, is_order):
     return program
 
 
-def is_found(program, orders):
+def build_host(root, cc, libraries, mutant, folder):
+    """The same of the library's own code: what is compiled here is linked instead of the original."""
+    name, old, new = mutant
+    with open(os.path.join(root, 'src', 'device', name), encoding='utf-8') as file:
+        text = file.read()
+    if text.count(old) != 1:
+        sys.exit(f'src/device/{name}: "{old}" stands there {text.count(old)} times, not once; mend the mutant')
+    source, program = os.path.join(folder, 'mutant.c'), os.path.join(folder, 'test')
+    with open(source, 'w', encoding='utf-8') as file:
+        file.write(text.replace(old, new))
+    subprocess.run([cc, '-std=c17', '-D_GNU_SOURCE', '-w', *(f'-I{root}/{path}' for path in ('src', 'include', '.')), source,
+                    '-o', program, '-Wl,--start-group', *libraries, '-Wl,--end-group', '-lcmocka', '-lpthread', '-ldl', '-lm'],
+                   check=True)
+    return program
+
+
+def is_found(program, orders, *args):
     for order in orders:
-        run = subprocess.run([program], env={**os.environ, 'EMU_ORDER': order, 'EMU_FRESH': '1', 'EMU_TIMEOUT_S': '5', 'HOCKET_TEST_SMALL': '1',
+        run = subprocess.run([program, *args], env={**os.environ, 'EMU_ORDER': order, 'EMU_FRESH': '1', 'EMU_TIMEOUT_S': '5', 'HOCKET_TEST_SMALL': '1',
                                                   'TSAN_OPTIONS': 'halt_on_error=1'}, timeout=100,
                              stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
         if run.returncode != 0:
@@ -100,7 +126,21 @@ def is_found(program, orders):
     return False
 
 
+def plant_host():
+    root, cc, module, libraries = sys.argv[2], sys.argv[3], sys.argv[4], sys.argv[5:]
+    missed = 0
+    for mutant in HOST_MUTANTS:
+        with tempfile.TemporaryDirectory(prefix='hocket-mutant-') as folder:
+            if not is_found(build_host(root, cc, libraries, mutant, folder), ('forward',), module):
+                missed += 1
+                print(f'not found: src/device/{mutant[0]}: "{mutant[1]}" replaced by "{mutant[2]}"')
+    print(f'{len(HOST_MUTANTS)} bugs planted, {len(HOST_MUTANTS) - missed} found')
+    sys.exit(1 if missed else 0)
+
+
 def main():
+    if sys.argv[1] == 'host':
+        plant_host()
     root, cxx, libraries = sys.argv[2], sys.argv[3], sys.argv[4:]
     mutants = {'few': MUTANTS[:FEW] + PLAN_MUTANTS[:1], 'all': MUTANTS + PLAN_MUTANTS, 'order': ORDER_MUTANTS}[sys.argv[1]]
     missed = 0
