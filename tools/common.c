@@ -88,3 +88,13 @@ bool hkt_tool_parse_bytes(const char *text, size_t *out_bytes)
     *out_bytes = (size_t)(value * scale);
     return true;
 }
+
+int hkt_tool_count(const struct hkt_topo *topo, enum hkt_topo_kind kind)
+{
+    const struct hkt_topo_node *node;
+    int count = 0;
+
+    for (int i = 0; (node = hkt_topo_node_get(topo, i)) != NULL; i++)
+        count += node->kind == kind;
+    return count;
+}

@@ -92,17 +92,6 @@ static void print_text(const struct explain_why *request, const struct machines 
     printf("  %-22s %12.2f us  %s\n", "bound", bound->time_us, bound->text);
 }
 
-/** Is there a node of that kind? */
-static bool has_kind(const struct hkt_topo *topo, enum hkt_topo_kind kind)
-{
-    const struct hkt_topo_node *node;
-
-    for (int i = 0; (node = hkt_topo_node_get(topo, i)) != NULL; i++)
-        if (node->kind == kind)
-            return true;
-    return false;
-}
-
 /** Read the machines and put ranks on them; returns -1 to go on, else the exit code. */
 static int get_machines(const struct explain_why *request, struct machines *machines)
 {
@@ -113,7 +102,7 @@ static int get_machines(const struct explain_why *request, struct machines *mach
     if ((is_file ? hkt_topo_load(request->machines, &machines->topo)
                  : hkt_topo_synthetic(request->machines, &machines->topo)) != HKT_OK)
         return hkt_tool_usage("explain", "--topo: no file \"%s\", and as a line: %s", request->machines, hkt_last_error());
-    by = has_kind(machines->topo, HKT_TOPO_CORE) ? HKT_TOPO_CORE : HKT_TOPO_GPU;
+    by = hkt_tool_count(machines->topo, HKT_TOPO_CORE) > 0 ? HKT_TOPO_CORE : HKT_TOPO_GPU;
     if (request->by != NULL && hkt_topo_kind_parse(request->by, &by) != HKT_OK)
         return hkt_tool_usage("explain", "--by: %s", hkt_last_error());
     machines->nodes = calloc((size_t)nranks, sizeof *machines->nodes);

@@ -47,20 +47,11 @@ static void show(const struct run_opts *opts, const struct hkt_topo *topo, const
     }
 }
 
-static int count_cores(const struct hkt_topo *topo)
-{
-    int cores = 0;
-
-    for (int i = 0; i < hkt_topo_node_count(topo); i++)
-        cores += hkt_topo_node_get(topo, i)->kind == HKT_TOPO_CORE;
-    return cores;
-}
-
 /* Returns -1 to go on, else the exit code. */
 static int deal(struct run_opts *opts, const struct hkt_topo *topo, int *nodes)
 {
     /* Cores one after the other, so that ranks share a cache; parts with several cores evenly, so that all memory is used. */
-    const int cores = count_cores(topo);
+    const int cores = hkt_tool_count(topo, HKT_TOPO_CORE);
     const enum hkt_topo_deal how = opts->nranks > cores ? HKT_TOPO_SHARE
                                    : opts->bind == HKT_TOPO_CORE ? HKT_TOPO_COMPACT : HKT_TOPO_SPREAD;
 

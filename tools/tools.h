@@ -6,6 +6,8 @@
 #include <stdbool.h>
 #include <stdio.h>
 
+#include "hocket/topo.h"
+
 struct cJSON;
 
 enum tool_exit {
@@ -36,6 +38,8 @@ bool hkt_tool_is_first(void);
 bool hkt_tool_parse_int(const char *text, long min, long max, long *out_value);
 /** Bytes with a binary suffix, "64K"; false when it is none. */
 bool hkt_tool_parse_bytes(const char *text, size_t *out_bytes);
+/** Nodes of a kind. */
+int hkt_tool_count(const struct hkt_topo *topo, enum hkt_topo_kind kind);
 /** Print to stdout and free; returns the exit code. */
 int hkt_tool_print_json(const char *command, struct cJSON *root);
 

@@ -139,19 +139,9 @@ static int get_machine(const struct topo_request *request, struct topo_view *vie
     return TOOL_FAILED;
 }
 
-static bool has_kind(const struct hkt_topo *topo, enum hkt_topo_kind kind)
-{
-    const struct hkt_topo_node *node;
-
-    for (int i = 0; (node = hkt_topo_node_get(topo, i)) != NULL; i++)
-        if (node->kind == kind)
-            return true;
-    return false;
-}
-
 static int put_ranks(const struct topo_request *request, struct topo_view *view)
 {
-    view->by = has_kind(view->topo, HKT_TOPO_CORE) ? HKT_TOPO_CORE : HKT_TOPO_GPU;
+    view->by = hkt_tool_count(view->topo, HKT_TOPO_CORE) > 0 ? HKT_TOPO_CORE : HKT_TOPO_GPU;
     if (request->by != NULL && hkt_topo_kind_parse(request->by, &view->by) != HKT_OK)
         return hkt_tool_usage("topo", "--by: %s", hkt_last_error());
     view->nodes = calloc((size_t)view->nranks, sizeof *view->nodes);

@@ -17,17 +17,17 @@
 static const char help_text[] =
     "usage: hocket tune [OPTIONS]\n\n"
     "Measures what algorithms cost on this machine and writes a table that hocket then chooses them by (HOCKET_TUNE). Start it\n"
-    "with `hocket run -n N`, mpirun or srun as your jobs are started; alone it starts ranks on this machine. A table holds for\n"
-    "this machine, this many ranks per host and these transports; tables for others in the same file stay. Let nothing else run\n"
-    "meanwhile.\n\n"
+    "with `hocket run -n N`, mpirun or srun as your jobs are started; alone it starts ranks on this machine, bound to cores if\n"
+    "there is no core for which there is no rank. A table holds for this machine, this many ranks per host and these transports;\n"
+    "tables for others in the same file stay. Let nothing else run meanwhile.\n\n"
     "  -n, --ranks P          ranks to start when run alone; default: one per CPU, at least 2\n"
     "  -o, --output FILE      the table; default: where hocket looks for it (HOCKET_TUNE, else ~/.cache/hocket/tune.json)\n"
     "  -t, --transport LIST   allow just these transports, e.g. tcp\n"
     "  -c, --collectives LIST all_reduce,broadcast,...; default: all\n"
     "  -b, --minbytes SIZE    smallest vector; default 8\n"
     "  -e, --maxbytes SIZE    largest vector; default 32M\n"
-    "  -f, --stepfactor N     between sizes; default 8\n"
-    "  -r, --rounds N         timed rounds of each case, 3 to 1000; default 9\n"
+    "  -f, --stepfactor N     between sizes; default 4\n"
+    "  -r, --rounds N         timed rounds of each case, 3 to 1000; default 15\n"
     "  -C, --check            write nothing: measure all candidates, and say how good choices and predictions are\n"
     "  -j, --json FILE        with --check: everything that was measured\n"
     "  -h, --help             this text\n";
@@ -89,7 +89,7 @@ static int read_options(int argc, char **argv, struct tune_options *options)
         {"help", no_argument, NULL, 'h'},              {NULL, 0, NULL, 0},
     };
 
-    *options = (struct tune_options){.bytes_min = 8, .bytes_max = 32u << 20, .factor = 8, .rounds = 9};
+    *options = (struct tune_options){.bytes_min = 8, .bytes_max = 32u << 20, .factor = 4, .rounds = 15};
     memset(options->colls, 1, sizeof options->colls);
     opterr = 0;
     for (int flag; (flag = getopt_long(argc, argv, ":n:o:t:c:b:e:f:r:Cj:h", names, NULL)) != -1;) {
@@ -111,13 +111,26 @@ static int read_options(int argc, char **argv, struct tune_options *options)
     return -1;
 }
 
+/** Whether ranks fill the cores. Then `hocket run` binds them: ranks that move between cores differ in times from run to run. */
+static bool fill_cores(long nranks)
+{
+    struct hkt_topo *topo = NULL;
+    int cores = 0;
+
+    if (hkt_topo_detect(&topo) == HKT_OK)
+        cores = hkt_tool_count(topo, HKT_TOPO_CORE);
+    hkt_topo_destroy(topo);
+    return cores > 0 && nranks >= cores;
+}
+
 /** Run alone: become `hocket run -n P` of this very command. Returns only on failure. */
 static int start_ranks(int argc, char **argv, const struct tune_options *options)
 {
     const long cpus = sysconf(_SC_NPROCESSORS_ONLN);
-    char self[4096], count[24], run[] = "run", flag[] = "-n", tune[] = "tune";
+    const long nranks = options->nranks > 0 ? options->nranks : cpus > 2 ? cpus : 2;
+    char self[4096], count[24], run[] = "run", flag[] = "-n", bind[] = "--bind", core[] = "core", none[] = "none", tune[] = "tune";
     const ssize_t bytes = readlink("/proc/self/exe", self, sizeof self - 1);
-    char **args = calloc((size_t)argc + 6, sizeof *args);
+    char **args = calloc((size_t)argc + 8, sizeof *args);
 
     if (bytes < 0 || args == NULL) {
         hkt_tool_say("tune", "cannot start ranks (%s): use hocket run -n P hocket tune", strerror(errno));
@@ -125,12 +138,12 @@ static int start_ranks(int argc, char **argv, const struct tune_options *options
         return TOOL_FAILED;
     }
     self[bytes] = '\0';
-    snprintf(count, sizeof count, "%ld", options->nranks > 0 ? options->nranks : cpus > 2 ? cpus : 2);
-    char *head[] = {self, run, flag, count, self, tune};
+    snprintf(count, sizeof count, "%ld", nranks);
+    char *head[] = {self, run, flag, count, bind, fill_cores(nranks) ? core : none, self, tune};
 
     memcpy(args, head, sizeof head);
     for (int i = 1; i < argc; i++)
-        args[5 + i] = argv[i];
+        args[7 + i] = argv[i];
     execv(self, args);
     hkt_tool_say("tune", "cannot start %s: %s", self, strerror(errno));
     free(args);
