@@ -334,7 +334,8 @@ static void wrong_registrations(struct ranks_rank *rank)
     ranks_require_status(rank, hkt_comm_register(rank->comm, is_last ? near : own.data, 4000), HKT_ERR_INVALID, "host and device");
     ranks_require_text(rank, hkt_last_error(), "the buffer of rank 1 is memory of the host");
     ranks_require_status(rank, hkt_comm_register(rank->comm, own.data, 7), HKT_ERR_INVALID, "less than can be tried");
-    ranks_require_status(rank, hkt_comm_register(rank->comm, own.data, is_last ? 1 << 20 : 4000), HKT_ERR_INVALID, "past the end");
+    ranks_require_status(rank, hkt_comm_register(rank->comm, own.data, is_last ? 4600 : 4000), HKT_ERR_INVALID,
+                         "past the end of 4768 bytes, from 256 on");
     ranks_require_text(rank, hkt_last_error(), "more than one allocation");
     own_check(rank, &own, 4000, "refused");
     ranks_require_ok(rank, hkt_comm_register(rank->comm, own.data, 4000), "register");
