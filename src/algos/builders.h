@@ -55,6 +55,7 @@ hkt__build_fn hkt__build_broadcast_direct, hkt__build_reduce_direct;
 hkt__build_fn hkt__build_all_reduce_one_shot_user, hkt__build_all_reduce_two_shot_user;
 hkt__build_fn hkt__build_reduce_scatter_direct_user, hkt__build_all_gather_direct_user;
 hkt__build_fn hkt__build_all_to_all_direct_user, hkt__build_broadcast_direct_user;
+hkt__build_fn hkt__build_broadcast_shared_user;
 hkt__build_fn hkt__build_gather_direct_user, hkt__build_scatter_direct_user;
 
 /** Where a reduce-scatter phase keeps its partial results: in the chunks of OUT, or in slots of SCRATCH. */

@@ -155,6 +155,55 @@ void hkt__build_broadcast_direct_user(struct hkt__builder *b)
         read_from_root(b, 0);
 }
 
+/* The rank at distance v after the root reads all chunks but v, and the root writes that one to it: so every core moves
+ * (p - 1) / p n, where that of the root would else wait while the others move n. The root copies its own OUT last: others wait
+ * for what it writes. */
+static struct hkt__operand all_but_one(struct hkt__builder *b, int v)
+{
+    return hkt__range(b, HKT__IN, v + 1, 1, b->nranks - 1);
+}
+
+static void share_as_root(struct hkt__builder *b)
+{
+    const int p = b->nranks, at_once = hkt__borrowers(p);
+
+    for (int k = 1; k <= at_once; k++)
+        hkt__signal(b, hkt__rank_at(b, k), 0, all_but_one(b, k));
+    for (int k = 1; k < p; k++) {
+        const struct hkt__arg theirs = hkt__chunk_at(b, hkt__rank_at(b, k), HKT__OUT, k);
+
+        hkt__wait(b, hkt__rank_at(b, k), 0, hkt__nothing());
+        hkt__write(b, 0, &theirs, 1, hkt__in(b, k));
+    }
+    hkt__copy(b, 0, hkt__out_all(b), hkt__in_all(b));
+    for (int k = 1; k < p; k++) {
+        hkt__wait(b, hkt__rank_at(b, k), 0, all_but_one(b, k));
+        if (k + at_once < p)
+            hkt__signal(b, hkt__rank_at(b, k + at_once), 0, all_but_one(b, k + at_once));
+    }
+    for (int k = 1; k < p; k++)
+        hkt__signal(b, hkt__rank_at(b, k), 0, hkt__nothing());
+}
+
+void hkt__build_broadcast_shared_user(struct hkt__builder *b)
+{
+    const int v = hkt__vrank(b);
+
+    hkt__set_cuts(b, b->nranks);
+    if (v == 0) {
+        share_as_root(b);
+        return;
+    }
+    struct hkt__arg theirs = hkt__chunk_at(b, b->root, HKT__IN, v + 1);
+
+    theirs.x.count = b->nranks - 1;
+    hkt__signal(b, b->root, 0, hkt__out(b, v));
+    hkt__wait(b, b->root, 0, hkt__nothing());
+    hkt__reduce(b, 0, hkt__range(b, HKT__OUT, v + 1, 1, b->nranks - 1), &theirs, 1);
+    hkt__signal(b, b->root, 0, hkt__nothing());
+    hkt__wait(b, b->root, 0, hkt__out(b, v));
+}
+
 void hkt__build_scatter_direct_user(struct hkt__builder *b)
 {
     if (b->rank == b->root)

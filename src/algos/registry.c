@@ -238,6 +238,10 @@ const struct hkt__algo hkt__algos[] = {
                 "2 ceil((p-1)/8) (p-1 signals each)", "n read", SRC_USER, 1 },
       .build = hkt__build_broadcast_direct_user, .user_direct = true,
       .rounds = hkt__rounds_borrow, .messages = hkt__cost_linear, .volume = hkt__cost_1 },
+    { .info = { HKT_BROADCAST, "shared_user", "everybody reads the root's input, but for a chunk that the root writes", USER_NOTE,
+                "2 ceil((p-1)/8) (2(p-1) signals each)", "(p-1)/p n read, or written", SRC_USER, 1 },
+      .build = hkt__build_broadcast_shared_user, .user_direct = true,
+      .rounds = hkt__rounds_borrow, .messages = hkt__cost_2_linear, .volume = hkt__cost_share },
 
     /* ----------------------------------------------------------------------------------------------- reduce */
     { .info = { HKT_REDUCE, "binomial", "whole vectors up a binomial tree: fewest rounds", "",

@@ -37,8 +37,8 @@
     HKT__LEVELS(X, REDUCE, "reduce", 0.013, 0.025, 0.05, "an input of a reduction beyond the first")                   \
     HKT__LEVELS(X, FRESH, "fresh", 0.063, 0.106, 0.14, "written for peers to read, or read so")                        \
     HKT__LEVELS(X, DIRECT, "direct", 0.022, 0.065, 0.1, "else read or written in memory of a peer")                    \
-    HKT__LEVELS(X, FAR, "far", 0.066, 0.157, 0.2, "else moved by a system call")                                       \
-    HKT__LEVELS(X, FAR_WRITE, "far_write", 0.13, 0.18, 0.3, "results written to a peer by a system call")              \
+    HKT__LEVELS(X, FAR, "far", 0.066, 0.145, 0.2, "else moved by a system call")                                       \
+    HKT__LEVELS(X, FAR_WRITE, "far_write", 0.13, 0.165, 0.3, "results written to a peer by a system call")              \
     HKT__NET_TABLE(X)
 
 enum hkt__price {

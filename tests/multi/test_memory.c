@@ -75,7 +75,7 @@ static void ordinary(struct ranks_rank *rank)
 }
 
 static const char user_rows[] = "all_reduce=two_shot_user,reduce_scatter=direct_user,all_gather=direct_user,"
-                                "broadcast=direct_user,gather=direct_user,scatter=direct_user";
+                                "broadcast=shared_user,gather=direct_user,scatter=direct_user";
 
 static void each_way(ranks_fn *fn, const char *const *settings, const char *algo)
 {
