@@ -108,6 +108,7 @@ static void price_routes(struct hkt_comm *comm)
     struct hkt__routes *routes = &comm->routes;
     const double crowd = (double)comm->job->host_ranks / comm->job->cores;
     struct hkt__tp_caps local = {0};
+    double link_ns_per_byte = 0;
     bool has_local = false, is_memory = true;
 
     routes->all_memory = routes->all_user = routes->all_polled = true;
@@ -124,8 +125,10 @@ static void price_routes(struct hkt_comm *comm)
         routes->all_user &= (caps.flags & HKT__TP_USER) != 0;
         routes->all_polled &= (caps.flags & (HKT__TP_MEMORY | HKT__TP_POLLED)) != 0;
         routes->slice_bytes = caps.slice_bytes > routes->slice_bytes ? caps.slice_bytes : routes->slice_bytes;
-        if (hkt__site_link(&comm->site, comm->rank, r).is_net)
+        if (hkt__site_link(&comm->site, comm->rank, r).is_net) {
+            link_ns_per_byte = caps.link_ns_per_byte > link_ns_per_byte ? caps.link_ns_per_byte : link_ns_per_byte;
             continue;
+        }
         has_local = true;
         is_memory &= (caps.flags & HKT__TP_MEMORY) != 0;
         local.latency_ns = caps.latency_ns > local.latency_ns ? caps.latency_ns : local.latency_ns;
@@ -134,6 +137,8 @@ static void price_routes(struct hkt_comm *comm)
     if (!has_local) /* nobody pays these prices, unless other hosts have more ranks: memory's */
         hkt__transport_get(0)->query(NULL, &local);
     hkt__prices_init(&routes->prices, local.latency_ns, local.ns_per_byte, is_memory, crowd);
+    if (link_ns_per_byte > 0)
+        hkt__prices_net(&routes->prices, 1e9 / link_ns_per_byte, 0);
     choose_waits(comm);
     label_routes(comm);
     routes->tuned = hkt__tune_find(comm->job->tune, routes->label);

@@ -86,6 +86,8 @@ int hkt__tcp_route(const struct hkt__tcp_blob *own, const struct hkt__tcp_blob *
                    unsigned char out_order[HKT__TCP_ADDRS_MAX]);
 /** Check and copy a blob that came over the wire. */
 bool hkt__tcp_blob_read(const void *bytes, size_t size, struct hkt__tcp_blob *out_blob);
+/** What the interface of an address says it carries, in ns per byte; 0: it does not say, or software made it. */
+double hkt__tcp_link_ns_per_byte(const struct hkt__tcp_addr *addr);
 size_t hkt__tcp_blob_bytes(const struct hkt__tcp_blob *blob);
 
 /** "192.0.2.2:4711 (eth0)". */
@@ -182,6 +184,7 @@ struct hkt__tcp {
     int job_rank, job_nranks;
     int nsockets, frame_bytes;
     bool pinned;                  /* connect from the pinned addresses too */
+    double link_ns_per_byte;      /* of the best address; 0: not known */
     int64_t connect_ns, silent_ns; /* HKT__TCP_CONNECT_NS and SILENT_NS; shorter in tests */
     unsigned char token[16];
     const _Atomic int *abort_word;

@@ -108,6 +108,24 @@ enum hkt_status hkt__tcp_nics_list(struct hkt__tcp_nic *out_nics, int nics_max, 
     return HKT_OK;
 }
 
+double hkt__tcp_link_ns_per_byte(const struct hkt__tcp_addr *addr)
+{
+    char path[64];
+    long megabits = 0;
+
+    if (addr->rank_class > HKT__TCP_LOCAL_ONLY) /* tunnels and the like name a speed that nobody has measured */
+        return 0;
+    snprintf(path, sizeof path, "/sys/class/net/%.16s/speed", addr->name);
+    FILE *file = fopen(path, "re");
+
+    if (file == NULL)
+        return 0;
+    const bool is_read = fscanf(file, "%ld", &megabits) == 1; /* -1, or an error, where the card does not know */
+
+    fclose(file);
+    return is_read && megabits > 0 ? 8e3 / (double)megabits : 0;
+}
+
 /* Do the first `bits` bits agree? */
 static bool same_net(const struct hkt__tcp_addr *a, const struct hkt__tcp_addr *b, int bits)
 {

@@ -121,12 +121,19 @@ def refuse(text, what):
     raise RuntimeError(f'{what}: {text.strip()}')
 
 
+def rate_mbits(rate):
+    """Of a rate as tc understands it: 200mbit, 1gbit."""
+    number = float(rate[:-4])
+    return round(number * {'kbit': 0.001, 'mbit': 1, 'gbit': 1000}[rate[-4:]])
+
+
 class Hosts:
     """count hosts, alive until close(); host i is named host<i>. Its interface eth<k> is on network k and has an address of
-    each family of `families`. rate (as tc understands it, 1gbit): of each interface, in each direction."""
+    each family of `families`. rate (as tc understands it, 1gbit): of each interface, in each direction. Interfaces then say so, as
+    cards do (/sys/class/net/eth0/speed), unless shows_rate is False: they say 10 Gbit/s where nothing limits them."""
 
-    def __init__(self, count, rate=None, mtu=1500, networks=1, families=(4, 6)):
-        self.count, self.networks, self.families = count, networks, families
+    def __init__(self, count, rate=None, mtu=1500, networks=1, families=(4, 6), shows_rate=True):
+        self.count, self.networks, self.families, self.shows_rate = count, networks, families, shows_rate
         self.hosts, self.yard = [], None
         self.user = [] if os.geteuid() == 0 else ['--user', '--preserve-credentials']
         try:
@@ -187,6 +194,16 @@ class Hosts:
                 self._batch(holder, 'tc', [f'qdisc add dev eth{k} {shape}' for k in range(self.networks)])
             self._batch(self.yard, 'tc', [f'qdisc add dev p{i}n{k} {shape}' for i in range(self.count)
                                           for k in range(self.networks)])
+            if self.shows_rate:
+                self._show(rate)
+
+    def _show(self, rate):
+        """Interfaces of all hosts say that this is their speed, where /sys is the host's own."""
+        script = f'echo {rate_mbits(rate)} >/run/speed; ' + '; '.join(
+            f'mount --bind /run/speed /sys/class/net/eth{k}/speed' for k in range(self.networks))
+        for holder in self.hosts:
+            subprocess.run([*self._enter(holder, '--mount', '--net'), 'sh', '-c', script], capture_output=True,
+                           timeout=START_SECONDS, check=False)
 
     def _enter(self, holder, *namespaces):
         return ['nsenter', '--target', str(holder.pid), *self.user, *namespaces]
