@@ -8,17 +8,21 @@
 #define SPINS_ALONE 2000          /* about 50 us: longer than any exchange between two cores */
 #define SPINS_CROWDED 2           /* ranks outnumber cores: the peer may need this very core */
 #define YIELDS 400
-/* Over sockets a poll is a system call, 0.3 us or more per channel, and data that arrive wake a sleeper. So a rank spins
- * for some 50 us, a few times what a small frame takes, and then sleeps at once: yields would leave the core to strangers for
- * whole time slices where these want it, and keep it busy where nobody does. Where it is other ranks that want the core,
- * yields are right: 4 and 4 ranks on two cores need 54 us for 8 bytes instead of 300, and 40 ms instead of 65 for 16 MiB.
- *
- * Longer spinning would help two ranks that one disturbance has put to sleep: an exchange whose ranks sleep and are woken takes
- * 60 to 75 us, so they may go on sleeping, call after call (8 bytes, loopback, in turns: p99 of 5000 calls 24 to 110 us with
- * 100 spins, 6 to 44 with 400). But who spins where cores are fewer than a rank can know, as in containers, holds up its peers:
- * 4 and 8 ranks on two cores took 322 and 986 us with 400 spins, 141 and 452 with 100. */
+/* Over sockets a poll is a system call, 0.3 us or more per channel, and data that arrive wake a sleeper. How to wait depends on
+ * who wants the core meanwhile, and that a rank cannot know: containers share cores without a word. So after some 50 us, a few
+ * times what a small frame takes, it yields and looks at the clock (`feels`):
+ *   - back at once: nobody. Polling goes on for some 150 us: two ranks that one disturbance has put to sleep need 60 to 75 us
+ *     for an exchange, and would else go on sleeping, call after call. Then it sleeps.
+ *   - back soon: whoever had the core gave it back, as ranks do that wait. Then yields are right from the first poll on, and spins
+ *     hold others up: 8 bytes between 4 and 8 hosts that share two cores took 201 and 1021 us, and take 44 and 332.
+ *   - back late, twice in a row: strangers, who keep a core for a time slice. Whoever sleeps is woken sooner: 2 ranks beside two
+ *     of them need 1711 us for 8 bytes if they yield, 17 if they spin and sleep. So the next waits do not yield. */
 #define SPINS_NETWORK 100
-#define YIELDS_NETWORK 0
+#define QUICK_NS 2000             /* a yield to nobody: 0.3 to 0.6 us; to a rank that polls once and yields: 4 and more */
+#define QUICK_MAX 200
+#define LATE_NS 2000000           /* strangers' time slices: 3 ms and more. Two in a row, as a rank may copy for as long */
+#define SHY_FIRST 8               /* waits, doubled each time that strangers are still there */
+#define SHY_MOST 1024
 #define SLEEP_FIRST_NS 100000
 #define SLEEP_MAX_NS 2000000
 #define CLOCK_EVERY 64            /* yields between looks at the clock */
@@ -27,9 +31,66 @@
 #define TELL_FIRST_NS 100000000
 #define TELL_AGAIN_NS 1000000000
 
+/** Strangers have the core: do not yield for a while, longer each time. */
+static void be_shy(struct hkt__wait_policy *policy)
+{
+    const int32_t next = policy->shy_next < SHY_FIRST ? SHY_FIRST : 2 * policy->shy_next;
+
+    policy->shy = policy->shy_next = next < SHY_MOST ? next : SHY_MOST;
+    policy->spins = SPINS_NETWORK;
+}
+
+/** Yield, and find out who else wants the core. False: better sleep. */
+static bool feel(struct hkt__wait *wait)
+{
+    struct hkt__wait_policy *policy = wait->policy;
+
+    if (wait->quick >= QUICK_MAX)
+        return false;
+    if (policy->shy > 0) {
+        policy->shy--;
+        return false;
+    }
+    const int64_t begin_ns = hkt__now_ns();
+
+    sched_yield();
+    const int64_t took_ns = hkt__now_ns() - begin_ns;
+
+    if (took_ns >= LATE_NS) {
+        if (policy->was_late)
+            be_shy(policy);
+        policy->was_late = true;
+        return true;
+    }
+    policy->was_late = false;
+    policy->shy_next -= policy->shy_next > 0;
+    if (took_ns >= QUICK_NS) {
+        policy->quick = wait->quick = 0;
+        policy->spins = SPINS_CROWDED;
+    } else {
+        wait->quick++;
+        if (++policy->quick >= QUICK_MAX) {
+            policy->quick = 0;
+            policy->spins = SPINS_NETWORK;
+        }
+    }
+    return true;
+}
+
+/** False: it is time to sleep. */
+static bool yield(struct hkt__wait *wait)
+{
+    if (wait->policy->feels && !feel(wait))
+        return false;
+    if (!wait->policy->feels)
+        sched_yield();
+    wait->yielded++;
+    return true;
+}
+
 enum hkt__wait_advice hkt__wait_longer(struct hkt__wait *wait)
 {
-    const int32_t past = wait->idle - wait->policy->spins;
+    const int32_t past = wait->idle - wait->spins;
 
     if (past % CLOCK_EVERY == 0 || past > wait->policy->yields) {
         const int64_t now_ns = hkt__now_ns();
@@ -45,12 +106,9 @@ enum hkt__wait_advice hkt__wait_longer(struct hkt__wait *wait)
             return HKT__WAIT_TELL;
         }
     }
-    if (past <= wait->policy->yields) {
-        wait->yielded++;
-        sched_yield();
+    if (past <= wait->policy->yields && yield(wait))
         return HKT__WAIT_POLL;
-    }
-    wait->idle = wait->policy->spins + wait->policy->yields + 1; /* stays here; cannot overflow */
+    wait->idle = wait->spins + wait->policy->yields + 1; /* stays here; cannot overflow */
     wait->sleep_ns = wait->sleep_ns == 0 ? SLEEP_FIRST_NS : wait->sleep_ns * 2;
     if (wait->sleep_ns > SLEEP_MAX_NS)
         wait->sleep_ns = SLEEP_MAX_NS;
@@ -63,10 +121,13 @@ void hkt__wait_policy_init(struct hkt__wait_policy *policy, int64_t spins, int64
 {
     const bool is_crowded = place->host_ranks > place->cores;
 
+    policy->feels = place->is_network && !is_crowded && spins < 0 && yields < 0;
+    policy->quick = policy->shy = policy->shy_next = 0;
+    policy->was_late = false;
     if (spins < 0)
         spins = is_crowded ? SPINS_CROWDED : place->is_network ? SPINS_NETWORK : SPINS_ALONE;
     if (yields < 0)
-        yields = place->is_network && !is_crowded ? YIELDS_NETWORK : YIELDS;
+        yields = place->is_network && !is_crowded && !policy->feels ? 0 : YIELDS;
     policy->spins = (int32_t)spins;
     policy->yields = (int32_t)yields;
 }

@@ -8,14 +8,21 @@
 
 #include "core/clock.h"
 
+/** Of one communicator; used by one thread at a time, whose waits may change it (feels). */
 struct hkt__wait_policy {
     int32_t spins;         /* polls without result before the first yield */
     int32_t yields;        /* yields before the first sleep */
     int64_t timeout_ns;    /* of the whole wait */
+    bool feels;            /* finds out by its yields who else wants the core, and waits accordingly: wait.c */
+    int32_t quick;         /* yields in a row that gave the core to nobody */
+    bool was_late;         /* the last yield was to somebody who kept the core */
+    int32_t shy, shy_next; /* waits to come that do not yield, since strangers keep the core; how many these were at first */
 };
 
 struct hkt__wait {
-    const struct hkt__wait_policy *policy;
+    struct hkt__wait_policy *policy;
+    int32_t spins;         /* the policy's, when the wait began */
+    int32_t quick;         /* as the policy's, in this wait */
     int32_t idle;          /* polls without result since something last moved */
     int64_t deadline_ns;   /* 0: not yet computed, so that short waits read no clock */
     int64_t sleep_ns;      /* of the next sleep */
@@ -25,15 +32,16 @@ struct hkt__wait {
 
 enum hkt__wait_advice { HKT__WAIT_POLL, HKT__WAIT_PARK, HKT__WAIT_TELL, HKT__WAIT_EXPIRED };
 
-static inline void hkt__wait_begin(struct hkt__wait *wait, const struct hkt__wait_policy *policy)
+static inline void hkt__wait_begin(struct hkt__wait *wait, struct hkt__wait_policy *policy)
 {
-    *wait = (struct hkt__wait){.policy = policy};
+    *wait = (struct hkt__wait){.policy = policy, .spins = policy->spins};
 }
 
 /** Something moved: the wait starts over. */
 static inline void hkt__wait_moved(struct hkt__wait *wait)
 {
     wait->idle = 0;
+    wait->spins = wait->policy->spins;
     wait->deadline_ns = 0;
 }
 
@@ -44,7 +52,7 @@ enum hkt__wait_advice hkt__wait_longer(struct hkt__wait *wait);
  *  has become a long one, so tell the other ranks in which call, then poll again; it comes now and then, between sleeps. */
 static inline enum hkt__wait_advice hkt__wait_idle(struct hkt__wait *wait)
 {
-    if (wait->idle++ >= wait->policy->spins)
+    if (wait->idle++ >= wait->spins)
         return hkt__wait_longer(wait);
 #if defined(__x86_64__)
     __builtin_ia32_pause();

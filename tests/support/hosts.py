@@ -188,8 +188,9 @@ class Hosts:
                           (' nodad' if family == 6 else '') for family in self.families]
             self._batch(holder, 'ip', lines)
         if rate:
-            # At least a whole segment of 64 KiB must pass at once, or throughput falls far below the rate.
-            shape = f'root tbf rate {rate} burst 256kb latency 20ms'
+            # At least a whole segment of 64 KiB must pass at once, or throughput falls far below the rate; and what passes at
+            # once after a pause is faster than the link, so not much more.
+            shape = f'root tbf rate {rate} burst 96kb latency 20ms'
             for i, holder in enumerate(self.hosts):
                 self._batch(holder, 'tc', [f'qdisc add dev eth{k} {shape}' for k in range(self.networks)])
             self._batch(self.yard, 'tc', [f'qdisc add dev p{i}n{k} {shape}' for i in range(self.count)

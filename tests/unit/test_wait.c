@@ -1,8 +1,11 @@
 /* What could break: a wait that never says that it is long, or says so at every turn; one that makes others' sleep its own
  * while it should only yield; a deadline that is missed because of it; a move that does not start it over; ranks that share
  * cores and do not give them to each other. */
+#include <pthread.h>
+#include <sched.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stddef.h>
 #include <time.h>
 
@@ -27,7 +30,7 @@ static enum hkt__wait_advice idle_on(struct hkt__wait *wait)
 
 static void a_long_wait_tells_and_then_expires(void **state)
 {
-    const struct hkt__wait_policy policy = {.spins = 3, .yields = 3, .timeout_ns = 900 * MS};
+    struct hkt__wait_policy policy = {.spins = 3, .yields = 3, .timeout_ns = 900 * MS};
     enum hkt__wait_advice first = HKT__WAIT_EXPIRED;
     struct hkt__wait wait;
     int64_t begin_ns = 0;
@@ -46,7 +49,7 @@ static void a_long_wait_tells_and_then_expires(void **state)
 
 static void a_move_starts_it_over(void **state)
 {
-    const struct hkt__wait_policy policy = {.spins = 3, .yields = 3, .timeout_ns = 20000 * MS};
+    struct hkt__wait_policy policy = {.spins = 3, .yields = 3, .timeout_ns = 20000 * MS};
     struct hkt__wait wait;
 
     (void)state;
@@ -59,7 +62,7 @@ static void a_move_starts_it_over(void **state)
 
 static void who_only_yields_does_not_tell(void **state)
 {
-    const struct hkt__wait_policy policy = {.spins = 3, .yields = INT32_MAX / 2, .timeout_ns = 300 * MS};
+    struct hkt__wait_policy policy = {.spins = 3, .yields = INT32_MAX / 2, .timeout_ns = 300 * MS};
     struct hkt__wait wait;
 
     (void)state;
@@ -76,7 +79,7 @@ static void ranks_yield_to_ranks_and_sleep_for_strangers(void **state)
     } cases[] = {
         {{.host_ranks = 2, .cores = 2}, true, true},
         {{.host_ranks = 4, .cores = 2}, false, true},
-        {{.host_ranks = 2, .cores = 2, .is_network = true}, true, false},
+        {{.host_ranks = 2, .cores = 2, .is_network = true}, true, true},
         {{.host_ranks = 4, .cores = 2, .is_network = true}, false, true},
     };
 
@@ -87,9 +90,85 @@ static void ranks_yield_to_ranks_and_sleep_for_strangers(void **state)
         hkt__wait_policy_init(&policy, -1, -1, &cases[i].place);
         assert_int_equal(policy.spins > 10, cases[i].spins_long);
         assert_int_equal(policy.yields > 0, cases[i].yields);
+        assert_int_equal(policy.feels, cases[i].spins_long && cases[i].place.is_network);
         hkt__wait_policy_init(&policy, 7, 0, &cases[i].place);
         assert_int_equal(policy.spins, 7);
         assert_int_equal(policy.yields, 0);
+        assert_false(policy.feels);
+    }
+}
+
+/** Who else wants the core, and until when. */
+struct company {
+    atomic_bool over;
+    bool yields;
+};
+
+static void *want_the_core(void *arg)
+{
+    struct company *company = arg;
+
+    while (!atomic_load_explicit(&company->over, memory_order_relaxed))
+        if (company->yields)
+            sched_yield();
+    return NULL;
+}
+
+/** Wait, again and again, beside another thread on this core, until the policy is as it should be or it takes too long. */
+static void wait_beside(bool yields, struct hkt__wait_policy *policy, bool (*is_felt)(const struct hkt__wait_policy *))
+{
+    static const struct hkt__wait_place place = {.host_ranks = 2, .cores = 2, .is_network = true};
+    struct company company = {.yields = yields};
+    const int64_t deadline_ns = hkt__now_ns() + 20000 * MS;
+    cpu_set_t before, one;
+    pthread_t thread;
+
+    CPU_ZERO(&one);
+    CPU_SET(sched_getcpu(), &one);
+    assert_int_equal(sched_getaffinity(0, sizeof before, &before), 0);
+    assert_int_equal(sched_setaffinity(0, sizeof one, &one), 0);
+    assert_int_equal(pthread_create(&thread, NULL, want_the_core, &company), 0); /* on the same core */
+    *policy = (struct hkt__wait_policy){.timeout_ns = 20000 * MS};
+    hkt__wait_policy_init(policy, -1, -1, &place);
+    while (!is_felt(policy) && hkt__now_ns() < deadline_ns) {
+        struct hkt__wait wait;
+
+        hkt__wait_begin(&wait, policy);
+        while (hkt__wait_idle(&wait) == HKT__WAIT_POLL && !is_felt(policy))
+            ;
+    }
+    atomic_store_explicit(&company.over, true, memory_order_relaxed);
+    pthread_join(thread, NULL);
+    assert_int_equal(sched_setaffinity(0, sizeof before, &before), 0);
+}
+
+static bool is_shared(const struct hkt__wait_policy *policy)
+{
+    return policy->spins < 10;
+}
+
+static bool is_shy(const struct hkt__wait_policy *policy)
+{
+    return policy->shy > 0;
+}
+
+static void a_wait_feels_who_else_wants_the_core(void **state)
+{
+    struct hkt__wait_policy policy;
+    struct hkt__wait wait;
+
+    (void)state;
+    wait_beside(true, &policy, is_shared);
+    assert_true(is_shared(&policy));
+    wait_beside(false, &policy, is_shy);
+    assert_true(is_shy(&policy));
+    assert_false(is_shared(&policy));
+    for (int left = policy.shy; left > 0; left--) { /* then waits sleep at once, one after the other */
+        hkt__wait_begin(&wait, &policy);
+        for (int i = 0; i < wait.spins; i++)
+            assert_int_equal(hkt__wait_idle(&wait), HKT__WAIT_POLL);
+        assert_int_equal(hkt__wait_idle(&wait), HKT__WAIT_PARK);
+        assert_int_equal(policy.shy, left - 1);
     }
 }
 
@@ -100,6 +179,7 @@ int main(void)
         cmocka_unit_test(a_move_starts_it_over),
         cmocka_unit_test(who_only_yields_does_not_tell),
         cmocka_unit_test(ranks_yield_to_ranks_and_sleep_for_strangers),
+        cmocka_unit_test(a_wait_feels_who_else_wants_the_core),
     };
 
     return cmocka_run_group_tests_name("wait", tests, NULL, NULL);
