@@ -23,6 +23,8 @@
 #define LATE_NS 2000000           /* strangers' time slices: 3 ms and more. Two in a row, as a rank may copy for as long */
 #define SHY_FIRST 8               /* waits, doubled each time that strangers are still there */
 #define SHY_MOST 1024
+#define NAP_FIRST_NS 2000000
+#define NAP_MOST_NS 64000000
 #define SLEEP_FIRST_NS 100000
 #define SLEEP_MAX_NS 2000000
 #define CLOCK_EVERY 64            /* yields between looks at the clock */
@@ -38,6 +40,19 @@ static void be_shy(struct hkt__wait_policy *policy)
 
     policy->shy = policy->shy_next = next < SHY_MOST ? next : SHY_MOST;
     policy->spins = SPINS_NETWORK;
+}
+
+/** Ranks that yield to each other on one core do so for seconds while another core idles: only who wakes up is given that one.
+ *  So they sleep now and then, ever more seldom where it does not help. */
+static bool is_time_to_nap(struct hkt__wait_policy *policy, int64_t now_ns)
+{
+    if (now_ns < policy->nap_ns && policy->nap_pause_ns > 0)
+        return false;
+    policy->nap_pause_ns = policy->nap_pause_ns < NAP_FIRST_NS ? NAP_FIRST_NS : 2 * policy->nap_pause_ns;
+    if (policy->nap_pause_ns > NAP_MOST_NS)
+        policy->nap_pause_ns = NAP_MOST_NS;
+    policy->nap_ns = now_ns + policy->nap_pause_ns;
+    return true;
 }
 
 /** Yield, and find out who else wants the core. False: better sleep. */
@@ -67,12 +82,13 @@ static bool feel(struct hkt__wait *wait)
     if (took_ns >= QUICK_NS) {
         policy->quick = wait->quick = 0;
         policy->spins = SPINS_CROWDED;
-    } else {
-        wait->quick++;
-        if (++policy->quick >= QUICK_MAX) {
-            policy->quick = 0;
-            policy->spins = SPINS_NETWORK;
-        }
+        return !is_time_to_nap(policy, begin_ns + took_ns);
+    }
+    wait->quick++;
+    if (++policy->quick >= QUICK_MAX) {
+        policy->quick = 0;
+        policy->nap_pause_ns = 0;
+        policy->spins = SPINS_NETWORK;
     }
     return true;
 }
@@ -123,6 +139,7 @@ void hkt__wait_policy_init(struct hkt__wait_policy *policy, int64_t spins, int64
 
     policy->feels = place->is_network && !is_crowded && spins < 0 && yields < 0;
     policy->quick = policy->shy = policy->shy_next = 0;
+    policy->nap_ns = policy->nap_pause_ns = 0;
     policy->was_late = false;
     if (spins < 0)
         spins = is_crowded ? SPINS_CROWDED : place->is_network ? SPINS_NETWORK : SPINS_ALONE;

@@ -15,6 +15,7 @@ struct hkt__wait_policy {
     int64_t timeout_ns;    /* of the whole wait */
     bool feels;            /* finds out by its yields who else wants the core, and waits accordingly: wait.c */
     int32_t quick;         /* yields in a row that gave the core to nobody */
+    int64_t nap_ns, nap_pause_ns; /* when to sleep once between yields, so that another core may be given; how long after the last */
     bool was_late;         /* the last yield was to somebody who kept the core */
     int32_t shy, shy_next; /* waits to come that do not yield, since strangers keep the core; how many these were at first */
 };
