@@ -81,8 +81,8 @@ void hkt__prices_net(struct hkt__prices *prices, double bytes_per_s, double late
 {
     if (bytes_per_s > 0)
         prices->price[HKT__PRICE_NET_WIRE] = 1e9 / bytes_per_s;
-    if (latency_ns > 0) /* up and down; the rest is the system's: interrupt and wakeup, about 7 us of the default */
-        prices->price[HKT__PRICE_NET_ROUND] = 7000 + 2 * latency_ns;
+    if (latency_ns > 0) /* up and down; the rest is the system's: interrupt and wakeup, about 4 us of the default */
+        prices->price[HKT__PRICE_NET_ROUND] = 4200 + 2 * latency_ns;
 }
 
 /** Shares of a call's bytes by level. Between half a cache and twice it some of the data is found there. */

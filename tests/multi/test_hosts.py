@@ -181,8 +181,9 @@ class Order(Case):
             with open(path, encoding='utf-8') as file:
                 table, = json.load(file)['tables']
             self.assertEqual((table['machine']['transport'], table['machine']['ranks_per_host']), ('shm+tcp', 2))
-            # A byte takes 8 ns on this link, not the 0.8 of the default: half way there would be enough to tell.
-            self.assertGreater(table['prices']['net_wire_ns_per_byte'], 1)
+            # A byte takes 8 ns on this link, not the 0.8 of the default: half way there would be enough to tell. Under the
+            # sanitizers cores are slower than the link.
+            self.assertTrue(SMALL or table['prices']['net_wire_ns_per_byte'] > 1, table['prices'])
             job = self.job([HOCKET, 'perf', 'all_reduce', '-b', '64K', '-e', '64K', '-n', '2', '-w', '1', '-c', '1'], (0, 1), 2,
                            yard=yard, HOCKET_DEBUG='plan=info', HOCKET_TUNE=path)
             self.assertIn('chosen by measurement', self.ok(job)[0].err)
