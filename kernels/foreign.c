@@ -2,6 +2,7 @@
  * the driver does, whose functions are looked up here, since nothing links with it. Both number their errors alike. */
 #include <cuda.h>
 #include <cuda_runtime_api.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -107,6 +108,20 @@ static enum hkt__cuda_kind kind_of(const struct answers *is)
     return (is->names & CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) != 0 ? HKT__CUDA_NAMED : HKT__CUDA_NAMELESS;
 }
 
+/** The allocation around an address. The driver tells it only where a context of the memory's device is current: the runtime
+ *  makes it so when the device is set, even to what it was. */
+static int range_of(const struct driver *driver, CUdeviceptr at, int device, CUdeviceptr *out_base, size_t *out_bytes)
+{
+    int before, rc = (int)cudaGetDevice(&before);
+
+    if (rc == cudaSuccess)
+        rc = (int)cudaSetDevice(device);
+    if (rc != cudaSuccess)
+        return rc;
+    rc = (int)driver->range(out_base, out_bytes, at);
+    return hkt__cuda_leave(rc, device, before);
+}
+
 int hkt__cuda_memory_find(const void *p, struct hkt__cuda_memory *out_memory)
 {
     const CUdeviceptr at = (CUdeviceptr)(uintptr_t)p;
@@ -122,7 +137,7 @@ int hkt__cuda_memory_find(const void *p, struct hkt__cuda_memory *out_memory)
         return rc;
     memory = (struct hkt__cuda_memory){ .kind = kind_of(&is), .device = is.device };
     if (memory.kind != HKT__CUDA_HOST && memory.kind != HKT__CUDA_MANAGED)
-        rc = (int)driver->range(&base, &memory.bytes, at);
+        rc = range_of(driver, at, is.device, &base, &memory.bytes);
     if (rc != cudaSuccess)
         return rc;
     memory.base = (char *)(uintptr_t)base;
@@ -150,8 +165,10 @@ int hkt__cuda_memory_export(const void *p, int *out_fd)
         return rc;
     rc = (int)driver->export(&fd, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
     released = release(driver, handle);
-    if (rc == cudaSuccess)
-        *out_fd = fd; /* whatever became of the handle */
+    if (rc == cudaSuccess) {
+        (void)fcntl(fd, F_SETFD, FD_CLOEXEC); /* it holds the memory: not in programs that others start */
+        *out_fd = fd;                         /* whatever became of the handle */
+    }
     return rc != cudaSuccess ? rc : released;
 }
 

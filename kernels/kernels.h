@@ -141,7 +141,7 @@ struct hkt__cuda_module {
     /** Lets `device` read and write memory of `peer`. 0 as well when it does already, or when they are the same. */
     int (*peer_enable)(int device, int peer);
     /** Memory of device_alloc for other processes; a handle is not for the process that made it. */
-    int (*ipc_handle)(void *p, struct hkt__cuda_handle *out_handle);
+    int (*ipc_handle)(void *p, int device, struct hkt__cuda_handle *out_handle);
     int (*ipc_open)(const struct hkt__cuda_handle *handle, int device, void **out);
     int (*ipc_close)(void *p, int device);
     /** What memory p is of. */

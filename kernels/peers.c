@@ -47,14 +47,17 @@ int hkt__cuda_peer_enable(int device, int peer)
     return hkt__cuda_leave(rc, device, before);
 }
 
-int hkt__cuda_ipc_handle(void *p, struct hkt__cuda_handle *out_handle)
+int hkt__cuda_ipc_handle(void *p, int device, struct hkt__cuda_handle *out_handle)
 {
     cudaIpcMemHandle_t handle;
-    const cudaError_t rc = cudaIpcGetMemHandle(&handle, p);
+    int before, rc = hkt__cuda_enter(device, &before);
 
+    if (rc != cudaSuccess)
+        return rc;
+    rc = (int)cudaIpcGetMemHandle(&handle, p);
     if (rc == cudaSuccess)
         memcpy(out_handle, &handle, sizeof handle);
-    return (int)rc;
+    return hkt__cuda_leave(rc, device, before);
 }
 
 int hkt__cuda_ipc_open(const struct hkt__cuda_handle *handle, int device, void **out)

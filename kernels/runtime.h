@@ -20,7 +20,7 @@ int hkt__cuda_device_use(int device, int *out_before);
 int hkt__cuda_device_place(int device, char *out_text, size_t bytes);
 int hkt__cuda_device_multiprocessors(int device, int *out_count);
 int hkt__cuda_peer_enable(int device, int peer);
-int hkt__cuda_ipc_handle(void *p, struct hkt__cuda_handle *out_handle);
+int hkt__cuda_ipc_handle(void *p, int device, struct hkt__cuda_handle *out_handle);
 int hkt__cuda_ipc_open(const struct hkt__cuda_handle *handle, int device, void **out);
 int hkt__cuda_ipc_close(void *p, int device);
 int hkt__cuda_mapped_alloc(void **out, size_t bytes);

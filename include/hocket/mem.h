@@ -3,7 +3,8 @@
  * sent from such memory is read by the network card where it lies; other memory is copied first.
  *
  * Danger: such memory must be used by all ranks of a call or by none. A call whose significant buffers lie in registered
- * memory on one rank and not on another may choose different algorithms there, which is reported as a mismatch. */
+ * memory on one rank and not on another may choose different algorithms there, which is reported as a mismatch; on CUDA streams
+ * only the first call of a kind is compared, and a later one ends in TIMEOUT or gives wrong results. */
 #ifndef HOCKET_MEM_H
 #define HOCKET_MEM_H
 
@@ -42,7 +43,8 @@ HKT_API HKT_NODISCARD enum hkt_status hkt_mem_free(void *memory, struct hkt_comm
  *           CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, hkt_mem_alloc_device of another communicator. As many bytes on all ranks. From
  *           then on collectives on CUDA streams whose buffers lie in it, on all ranks, run as in memory of hkt_mem_alloc_device.
  *           Peers map all of the allocation; each mapping is tried with patterns at the buffer's end, whose bytes are put back: so
- *           what streams were given to do with it must be done before the call, and contents are lost if comm fails in it.
+ *           what streams were given to do with it must be done before the call, contents are lost if comm fails in it, and no
+ *           other communicator may register the same memory at the same time.
  *
  *  A registration is the communicator's alone: a child, or a parent, needs its own, of the same memory if wanted. The memory stays
  *  the caller's, who deregisters it, from each, before it is freed: else peers read and write what is there no more.
@@ -55,7 +57,8 @@ HKT_API HKT_NODISCARD enum hkt_status hkt_mem_free(void *memory, struct hkt_comm
  *           device, more than one allocation, fewer than 4 bytes a rank, registered already; a wrong device. NOMEM, SYSTEM */
 HKT_API HKT_NODISCARD enum hkt_status hkt_comm_register(struct hkt_comm *comm, void *data, size_t bytes);
 /** Undo it; data as given to register. Collective; of a device, waits for the communicator's launches, and until no peer maps
- *  the buffer. A communicator that ends with buffers of devices registered gives its mappings up, and hkt_comm_destroy says INVALID:
+ *  the buffer. No graph that uses the buffer may be launched any more; replays are not known here: wait for their streams, on all
+ *  ranks, first. A communicator that ends with buffers of devices registered gives its mappings up, and hkt_comm_destroy says INVALID:
  *  nobody has waited for the peers. After a failure nobody can be waited for: free the memory when their processes have ended, or
  *  their communicators. */
 HKT_API HKT_NODISCARD enum hkt_status hkt_comm_deregister(struct hkt_comm *comm, void *data);

@@ -24,6 +24,7 @@ struct hkt__pool_making {
     struct hkt__far_memory *memory;
     struct hkt__pool_note own, *all;
     int failed;                /* the first rank that could not go on; -1: none */
+    bool is_mapped;            /* some rank may have mapped memory of another one */
 };
 
 /** Gives m->all, to be freed. */

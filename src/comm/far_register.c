@@ -20,6 +20,8 @@ static enum hkt_status check_own(struct hkt_comm *comm, int device, const void *
     if (hkt__far_memory_find(comm, data, false) != NULL)
         return hkt__fail(HKT_ERR_INVALID, "%p is memory of hkt_mem_alloc_device of %s, which is registered with it by that", data,
                          comm->name);
+    if (hkt__far_why_not(comm)[0] != '\0') /* before anything is offered: there is room for as many ranks as devices can serve */
+        return hkt__fail(HKT_ERR_UNSUPPORTED, "%s: calls run through memory of the host: %s", what, hkt__far_why_not(comm));
     if (comm->far != NULL && hkt__far_enter_device(comm, device, what) < 0)
         return HKT_ERR_INVALID;
     if (hkt__pool_next(comm) == HKT__PLAN_POOLS)
@@ -87,6 +89,7 @@ static enum hkt_status share(struct hkt__pool_making *m, struct hkt__fdserver *s
 
     if (rc == HKT_OK && m->comm->far->path == HKT__FAR_STAGED)
         rc = hkt__fail(HKT_ERR_UNSUPPORTED, "%s: calls run %s", what, m->comm->far->text);
+    m->is_mapped = rc == HKT_OK;
     if (rc == HKT_OK)
         rc = hkt__pool_tell(m, map(m));
     hkt__fdserver_stop(server); /* all have what they need */
@@ -127,6 +130,23 @@ static void memory_free(struct hkt__far_memory *memory)
     hkt__free(memory);
 }
 
+/** Some rank could not go on. Where ranks have mapped each other's buffers none returns before all have given that up: the
+ *  caller may free its buffer then. */
+static enum hkt_status give_up(struct hkt__pool_making *m, enum hkt_status rc)
+{
+    const int failed = m->failed;
+    const struct hkt__pool_note why = m->all[failed < 0 ? 0 : failed];
+
+    memory_free(m->memory);
+    if (rc == HKT_OK && m->is_mapped)
+        rc = hkt__pool_tell(m, HKT_OK);
+    if (rc < 0)
+        return rc;
+    m->failed = failed;
+    m->all[failed] = why;
+    return hkt__pool_failure(m);
+}
+
 enum hkt_status hkt__far_register(struct hkt_comm *comm, const struct hkt__cuda_memory *found, void *data, size_t bytes)
 {
     struct hkt__pool_making m;
@@ -147,13 +167,10 @@ enum hkt_status hkt__far_register(struct hkt_comm *comm, const struct hkt__cuda_
         rc = share(&m, server);
     else
         hkt__fdserver_stop(server);
-    if (rc == HKT_OK && m.failed < 0) {
+    if (rc == HKT_OK && m.failed < 0)
         hkt__pool_list(comm->far, m.memory);
-    } else {
-        memory_free(m.memory);
-        if (rc >= 0)
-            rc = hkt__pool_failure(&m);
-    }
+    else
+        rc = give_up(&m, rc);
     hkt__free(m.all);
     return rc;
 }

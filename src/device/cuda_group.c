@@ -126,7 +126,7 @@ enum hkt_status hkt__cuda_group_open(struct hkt__cuda_group *group, struct hkt__
     if (rc == 0)
         rc = module->device_place(device, offer.place, sizeof offer.place);
     if (rc == 0)
-        rc = module->ipc_handle(arena, &offer.handle);
+        rc = module->ipc_handle(arena, device, &offer.handle);
     if (rc != 0) {
         hkt__cuda_group_close(group, 0);
         return hkt__fail(HKT_ERR_SYSTEM, "CUDA: cannot share %zu bytes of device %d: %s", bytes, device,

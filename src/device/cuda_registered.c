@@ -98,7 +98,7 @@ enum hkt_status hkt__cuda_registered_open(struct hkt__cuda_registered *reg, stru
     if (rc == 0)
         rc = module->device_place(reg->device, offer.place, sizeof offer.place);
     if (rc == 0 && memory.kind == HKT__CUDA_WHOLE)
-        rc = module->ipc_handle(memory.base, &offer.handle);
+        rc = module->ipc_handle(memory.base, reg->device, &offer.handle);
     if (rc == 0 && memory.kind == HKT__CUDA_NAMED)
         rc = module->memory_export(reg->data, &reg->fd);
     if (rc == 0)

@@ -18,6 +18,7 @@ static struct {
 } settings;
 
 static _Thread_local int device;
+static _Thread_local bool is_bound; /* has a context: calls of the driver need one */
 static _Thread_local cudaError_t last_error;
 static _Thread_local bool is_waiting; /* asks until something is done */
 static bool is_enabled[DEVICES_MAX][DEVICES_MAX]; /* peer access; under emu_runtime.lock */
@@ -102,6 +103,11 @@ cudaError_t emu_enter(const char *function)
     return settings.ndevices == 0 ? emu_note(cudaErrorNoDevice) : cudaSuccess;
 }
 
+bool emu_is_bound(void)
+{
+    return is_bound;
+}
+
 int emu_device(void)
 {
     return device;
@@ -130,6 +136,7 @@ cudaError_t cudaSetDevice(int number)
     if (number < 0 || number >= settings.ndevices)
         return emu_note(cudaErrorInvalidDevice);
     device = number;
+    is_bound = true;
     return cudaSuccess;
 }
 

@@ -280,8 +280,12 @@ CUresult cuMemGetAddressRange(CUdeviceptr *base, size_t *bytes, CUdeviceptr p)
 
     if (rc != CUDA_SUCCESS)
         return rc;
+    if (!emu_is_bound())
+        return (CUresult)emu_note((cudaError_t)CUDA_ERROR_INVALID_CONTEXT);
     pthread_mutex_lock(&emu_runtime.lock);
     region = emu_region_find((void *)(uintptr_t)p);
+    if (region != NULL && region->device != emu_device()) /* as it is seen to be */
+        region = NULL;
     if (region != NULL) {
         *base = (uintptr_t)region->base;
         *bytes = region->bytes;

@@ -31,6 +31,8 @@ cudaError_t emu_answer(bool is_done);
 cudaError_t emu_note(cudaError_t error);
 /** The calling thread's device. */
 int emu_device(void);
+/** Whether it has a context, as after cudaSetDevice. */
+bool emu_is_bound(void);
 int emu_device_count(void);
 
 /** Where the runtime reads and writes what lies at p (EMU_BLIND). */

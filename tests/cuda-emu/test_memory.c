@@ -419,8 +419,22 @@ static void wrong_calls(struct ranks_rank *rank)
     end_comm(rank, HKT_OK);
 }
 
+/** More ranks than devices can serve in one launch. */
+static void too_many(struct ranks_rank *rank)
+{
+    struct own own = own_new(rank, WHOLE, 4000);
+
+    own_fill(rank, &own, 4000);
+    ranks_require_status(rank, hkt_comm_register(rank->comm, own.data, 4000), HKT_ERR_UNSUPPORTED, "too many ranks");
+    ranks_require_text(rank, hkt_last_error(), "more ranks");
+    own_check(rank, &own, 4000, "refused");
+    own_free(rank, &own);
+    end_comm(rank, HKT_OK);
+}
+
 static void what_is_wrong_on_one_rank_is_refused_on_all(void **state)
 {
+    static const struct group many = { RANKS_THREADS, HKT__PLAN_RANKS_MAX + 2, NULL, true };
     static const struct group groups[] = { { RANKS_THREADS, 2, "EMU_MEMORY_MB=32", false },
                                            { RANKS_PROCESSES, 2, "EMU_MEMORY_MB=32", false } };
 
@@ -429,6 +443,7 @@ static void what_is_wrong_on_one_rank_is_refused_on_all(void **state)
         skip();
     for (size_t i = 0; i < sizeof groups / sizeof *groups; i++)
         run(&groups[i], wrong_calls);
+    run(&many, too_many);
 }
 
 /** The last rank ends the communicator while others hold memory, and have launched what it will not take part in. */

@@ -14,7 +14,7 @@
 
 #include <hocket/hocket.h>
 
-#define RANKS_MAX 64
+#define RANKS_MAX 72
 #define RANKS_TEXT_MAX 2048
 #define RANKS_COUNTERS 16
 

@@ -15,6 +15,7 @@ typedef unsigned long long CUdeviceptr;
 typedef unsigned long long CUmemGenericAllocationHandle;
 
 #define CUDA_SUCCESS 0
+#define CUDA_ERROR_INVALID_CONTEXT 201
 
 typedef enum CUmemorytype_enum {
     CU_MEMORYTYPE_HOST = 1,
