@@ -42,7 +42,7 @@ static const struct {
     { "cuMemAddressFree", offsetof(struct driver, give_back) },
 };
 
-static int find(const char *symbol, void **out_function)
+int hkt__cuda_driver_find(const char *symbol, void **out_function)
 {
     enum cudaDriverEntryPointQueryResult result = cudaDriverEntryPointSymbolNotFound;
 #if CUDART_VERSION >= 12050
@@ -67,7 +67,7 @@ static int driver_get(const struct driver **out_driver)
     for (size_t i = 0; i < sizeof symbols / sizeof *symbols && !is_whole && rc == cudaSuccess; i++) {
         void *function = NULL;
 
-        rc = find(symbols[i].symbol, &function);
+        rc = hkt__cuda_driver_find(symbols[i].symbol, &function);
         memcpy((char *)&driver + symbols[i].at, &function, sizeof function);
     }
     is_whole |= rc == cudaSuccess;

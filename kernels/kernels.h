@@ -155,6 +155,11 @@ struct hkt__cuda_module {
     /** Memory of the host that kernels of all devices reach at the same address; zero. */
     int (*mapped_alloc)(void **out, size_t bytes);
     int (*mapped_free)(void *p);
+    /** *out_yes: other drivers, such as those of network adapters, can be told of memory of the device. */
+    int (*dmabuf_can)(int device, int *out_yes);
+    /** A descriptor by which they are, of the host's pages that hold [p, p + bytes), part of one allocation; it is the caller's to
+     *  close, which takes nothing back from who was told. p lies *out_offset bytes behind its beginning. */
+    int (*dmabuf_open)(const void *p, size_t bytes, int *out_fd, size_t *out_offset);
 
     /* Streams that do not wait for the default one, and events without times. query: 0 done, HKT__CUDA_NOT_READY not yet,
      * anything else is a failure of the work. */
@@ -179,7 +184,7 @@ struct hkt__cuda_module {
      *  what was enqueued before it has failed. */
     int (*stream_call)(void *stream, void (*function)(void *user), void *user);
 };
-#define HKT__CUDA_ABI 7
+#define HKT__CUDA_ABI 8
 #define HKT__CUDA_NOT_READY 600 /* cudaErrorNotReady */
 
 /** The one symbol that leaves hocket_cuda.so. */

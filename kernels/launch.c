@@ -216,6 +216,8 @@ const struct hkt__cuda_module *hkt__cuda_module(void)
         .memory_unmap = hkt__cuda_memory_unmap,
         .mapped_alloc = hkt__cuda_mapped_alloc,
         .mapped_free = hkt__cuda_mapped_free,
+        .dmabuf_can = hkt__cuda_dmabuf_can,
+        .dmabuf_open = hkt__cuda_dmabuf_open,
         .stream_create = hkt__cuda_stream_create,
         .stream_destroy = hkt__cuda_stream_destroy,
         .stream_query = hkt__cuda_stream_query,

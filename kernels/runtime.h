@@ -32,6 +32,12 @@ int hkt__cuda_memory_find(const void *p, struct hkt__cuda_memory *out_memory);
 int hkt__cuda_memory_export(const void *p, int *out_fd);
 int hkt__cuda_memory_import(int fd, size_t bytes, int device, void **out);
 int hkt__cuda_memory_unmap(void *p, size_t bytes);
+/** A function of the driver, as of its version 12.0. */
+int hkt__cuda_driver_find(const char *symbol, void **out_function);
+
+/* dmabuf.c */
+int hkt__cuda_dmabuf_can(int device, int *out_yes);
+int hkt__cuda_dmabuf_open(const void *p, size_t bytes, int *out_fd, size_t *out_offset);
 
 /* streams.c */
 int hkt__cuda_stream_create(void **out_stream, int device);

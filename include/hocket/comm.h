@@ -88,8 +88,8 @@ HKT_API const char *hkt_comm_last_error(const struct hkt_comm *comm);
 /** Name of the transport that reaches `peer` ("self", "thread", "shm", "tcp"); NULL if there is no such rank. */
 HKT_API const char *hkt_comm_transport(const struct hkt_comm *comm, int peer);
 
-/** Write the flight recorder (the last operations with state and times) and in which operation every rank is, as text, or
- *  as JSON when json != 0. The other ranks are asked, and their answers awaited for 300 ms at most; after a failure what
+/** Write the flight recorder (the last operations with state and times), how memory of devices is sent where that was settled, and
+ *  in which operation every rank is, as text, or as JSON when json != 0. The other ranks are asked, and their answers awaited for 300 ms at most; after a failure what
  *  they said before it is written. Any thread. */
 HKT_API HKT_NODISCARD enum hkt_status hkt_comm_dump(const struct hkt_comm *comm, FILE *file, int json);
 

@@ -42,7 +42,8 @@ HKT_API HKT_NODISCARD enum hkt_status hkt_device_stream_create(struct hkt_stream
 /** How calls on CUDA streams run on a communicator, in one line: on the devices, or through memory of the host and why. Then what
  *  it costs, in one sum and in parts: memory of its device for the communicator (the arena, at most HOCKET_CUDA_BYTES and 2 MiB;
  *  hkt_mem_alloc_device; registered buffers), and memory of peers that is mapped beside it, at most as much again for each peer, or
- *  what the allocations of registered buffers have. "": no call and no such memory yet. Valid until the next call of comm. */
+ *  what the allocations of registered buffers have. Then, where a network serves ranks, whether it sends memory of
+ *  hkt_mem_alloc_device from where that lies, or why not. "": no call and no such memory yet. Valid until the next call of comm. */
 HKT_API const char *hkt_comm_device(const struct hkt_comm *comm);
 
 #ifdef __cplusplus

@@ -25,10 +25,12 @@ HKT_API HKT_NODISCARD enum hkt_status hkt_mem_alloc(void **out_memory, size_t by
  *  one that asks for most. Where the devices of the group do not reach each other it is memory that only its own rank uses, and
  *  works the same, without the algorithms that read and write peers' buffers; HOCKET_DEBUG=comm=info tells which it is. The first
  *  one makes what calls on CUDA streams need, as the first of these does, if that was not yet: hkt_comm_device tells what it costs.
+ *  Between hosts it is registered with the network adapters, where these read it (docs/gpu.md).
  *  device   of this rank; the one of its CUDA streams on comm, which calls on other devices are refused from then on
  *  Owns     gives *out_memory, released by hkt_mem_free, at the latest by the end of comm; not by CUDA
  *  Threads  collective; waits for all ranks, and may not run while a thread of the process captures into a CUDA graph
- *  Errors   on all ranks when any has them: NOMEM; INVALID, a wrong device; UNSUPPORTED, comm does not know of devices */
+ *  Errors   on all ranks when any has them: NOMEM; INVALID, a wrong device; UNSUPPORTED, comm does not know of devices, or adapters
+ *           do not read their memory and HOCKET_CUDA_DMABUF is on */
 HKT_API HKT_NODISCARD enum hkt_status hkt_mem_alloc_device(void **out_memory, size_t bytes, int device, struct hkt_comm *comm);
 
 /** Release memory of hkt_mem_alloc or hkt_mem_alloc_device. Collective: no rank may still use it in an operation, nor a graph that

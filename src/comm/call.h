@@ -10,6 +10,8 @@ struct hkt__staging {
     size_t in_bytes, out_bytes;
     bool in_is_far, out_is_far; /* on in_device, on out_device */
     int in_device, out_device;
+    bool is_lent;               /* it runs on those themselves: far_net.h */
+    struct hkt__bind_device device;
     bool is_staged;
     const void *user_in;
     void *user_out;

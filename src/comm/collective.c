@@ -181,6 +181,7 @@ enum hkt_status hkt__collective_go_on(struct hkt__collective *work)
     *bind = prepared->bind;
     bind->in = in;
     bind->out = call->out;
+    bind->device = call->staging.is_lent ? &call->staging.device : NULL;
     bind->stamp.op_seq = ++comm->counts.op_seq;
     if (op != NULL) {
         bind->callback = op->function;

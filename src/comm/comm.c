@@ -6,6 +6,7 @@
 #include "comm/call.h"
 #include "comm/comm_int.h"
 #include "comm/far.h"
+#include "comm/far_net.h"
 #include "comm/stage.h"
 #include "core/log.h"
 #include "core/mem.h"
@@ -426,6 +427,7 @@ void hkt__comm_free(struct hkt_comm *comm)
     if (comm == NULL)
         return;
     hkt__far_fini(comm);
+    hkt__far_net_fini(comm);
     hkt__p2p_destroy(comm->p2p);
     hkt__registered_fini(comm);
     hkt__plans_fini(&comm->planning.plans);

@@ -157,6 +157,18 @@ struct hkt__checked {
     struct hkt__extent extent;
 };
 
+enum hkt__far_net_path { HKT__FAR_NET_UNKNOWN, HKT__FAR_NET_LENT, HKT__FAR_NET_STAGED };
+
+/** Memory of devices and the networks that serve the communicator: far_net.h. Of the thread whose turn it is; others tell of it. */
+struct hkt__far_net {
+    _Atomic int path;                        /* the same on all ranks; release N1 after text is written, acquire N2 by readers */
+    bool insists;                            /* HOCKET_CUDA_DMABUF=on, on any rank */
+    char text[256];                          /* how it is sent, and why */
+    struct hkt__far_net_pin *pins;
+    void *stream;                            /* of copies between frames and buffers; of CUDA, on `device` */
+    int device;
+};
+
 struct hkt__comm_counts {
     uint32_t op_seq;                         /* collectives started */
     uint64_t yields, parks;
@@ -184,6 +196,7 @@ struct hkt_comm {
     struct hkt__comm_counts counts;
     const struct hkt__cuda_module *cuda;     /* NULL: this process does not use CUDA */
     struct hkt__far *far;                    /* calls on CUDA streams; NULL before the first: far.h */
+    struct hkt__far_net net;
 };
 
 /** What a communicator is made of. */
@@ -223,6 +236,10 @@ static inline int hkt__comm_failed(const struct hkt_comm *comm)
 {
     return atomic_load_explicit(&comm->watch.failure.status, memory_order_acquire); /* F2 */
 }
+
+/* far_net.c */
+/** How memory of devices is sent, and why; "": nothing is known so far. Any thread. */
+const char *hkt__far_net_text(const struct hkt_comm *comm);
 
 /* notes.c */
 /** A wait in this call has become a long one. Any thread. */

@@ -66,7 +66,7 @@ struct hkt__far {
     struct hkt__far *next;         /* of those that streams know: far_stream.c */
     enum { HKT__FAR_UNKNOWN, HKT__FAR_PLANS, HKT__FAR_STAGED } path;
     char text[256];                /* how calls run, and why; read by others when path is set */
-    char line[512];                /* the same, and what memory it costs: hkt_comm_device */
+    char line[800];                /* the same, what memory it costs, and how networks send it: hkt_comm_device */
     enum hkt__far_step step;       /* of the call in flight */
     struct hkt__cuda_group group;
     struct hkt__cuda_peers peers;

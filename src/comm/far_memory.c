@@ -9,11 +9,15 @@
 #include <string.h>
 #include <time.h>
 
+#include "comm/far_net.h"
 #include "comm/far_pools.h"
+#include "core/bits.h"
 #include "core/clock.h"
 #include "core/log.h"
 #include "core/mem.h"
 #include "hocket/mem.h"
+
+#define PAGE ((size_t)65536) /* of devices, as other drivers know their memory */
 
 enum hkt_status hkt__pool_begin(struct hkt__pool_making *m, struct hkt_comm *comm, const char *what)
 {
@@ -59,6 +63,7 @@ static enum hkt_status settle_size(struct hkt__pool_making *m, size_t bytes, int
     enum hkt_status status = HKT_OK;
     int count = 0;
 
+    m->own.is_open = hkt__far_net_is_open(comm);
     m->memory = hkt__calloc(1, sizeof *m->memory);
     m->own.bytes = bytes > 0 ? bytes : 1;
     m->own.can_share = hkt__pool_next(comm) < HKT__PLAN_POOLS;
@@ -78,6 +83,7 @@ static enum hkt_status settle_size(struct hkt__pool_making *m, size_t bytes, int
     for (int r = 0; r < comm->nranks; r++) {
         m->memory->bytes = m->all[r].bytes > m->memory->bytes ? (size_t)m->all[r].bytes : m->memory->bytes;
         *out_share &= m->all[r].can_share != 0;
+        m->is_open |= m->all[r].is_open != 0;
     }
     return HKT_OK;
 }
@@ -186,7 +192,7 @@ static enum hkt_status allocate_plain(struct hkt__far *far, struct hkt__far_memo
     hkt__cuda_arenas_sweep();
     if (rc != 0)
         return hkt__cuda_failed(cuda, rc, "make a stream");
-    rc = cuda->device_alloc(&data, memory->bytes, device);
+    rc = cuda->device_alloc(&data, hkt__round_up(memory->bytes, PAGE), device); /* nothing else is in what adapters read */
     if (rc == 0) {
         rc = cuda->stream_set(data, 0, memory->bytes, stream);
         const int drained = hkt__cuda_drain(cuda, stream, device);
@@ -228,6 +234,7 @@ void hkt__pool_list(struct hkt__far *far, struct hkt__far_memory *memory)
         far->pools.bytes[memory->pool] = memory->bytes;
         far->peers.pools = &far->pools;
     }
+    hkt__far_net_pin(far->comm, memory->data, memory->bytes, far->peers.device);
     hkt__far_describe(far);
     hkt__log(HKT__SUB_COMM, HKT__LOG_INFO, "%s: %zu bytes of device %d, which peers %s", far->comm->name, memory->bytes,
              far->peers.device, memory->pool >= 0 ? "map" : "do not map");
@@ -245,6 +252,10 @@ enum hkt_status hkt_mem_alloc_device(void **out_memory, size_t bytes, int device
     if (rc < 0)
         return rc;
     rc = settle_size(&m, bytes, device, &is_shared);
+    if (rc == HKT_OK && m.is_open)
+        rc = hkt__far_net_agree(comm, device);
+    if (rc == HKT_OK)
+        rc = hkt__far_net_check(comm);
     if (rc == HKT_OK) /* after an exchange nothing is in flight that looks at comm->far */
         rc = hkt__far_prepare(comm, device, m.what);
     if (rc == HKT_OK) {
@@ -278,6 +289,7 @@ static void release(struct hkt__far *far, struct hkt__far_memory *memory)
             *link = memory->next;
             break;
         }
+    hkt__far_net_unpin(far->comm, memory->data);
     if (memory->pool >= 0)
         far->pools.own[memory->pool] = NULL;
     if (memory->registered != NULL) {

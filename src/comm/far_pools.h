@@ -9,7 +9,7 @@
 
 /** What a rank says after each step. */
 struct hkt__pool_note {
-    int32_t status, can_share;
+    int32_t status, can_share, is_open;                   /* open: whether networks read memory of devices */
     uint64_t bytes, mapped, serial;
     char text[320];
     struct hkt__cuda_offer offer;                         /* of memory that is allocated here; */
@@ -25,6 +25,7 @@ struct hkt__pool_making {
     struct hkt__pool_note own, *all;
     int failed;                /* the first rank that could not go on; -1: none */
     bool is_mapped;            /* some rank may have mapped memory of another one */
+    bool is_open;              /* on any rank */
 };
 
 /** Gives m->all, to be freed. */

@@ -142,6 +142,7 @@ static void close_own(struct hkt__far *far)
 void hkt__far_describe(struct hkt__far *far)
 {
     const double mib = 1 << 20;
+    const char *net = hkt__far_net_text(far->comm);
     const bool has_arena = far->path == HKT__FAR_PLANS;
     size_t arena = has_arena ? hkt__cuda_group_bytes(&far->group) : 0, allocated = 0, registered = 0;
     size_t mapped = has_arena ? hkt__cuda_group_mapped_bytes(&far->group) : 0;
@@ -158,9 +159,11 @@ void hkt__far_describe(struct hkt__far *far)
     }
     used = snprintf(far->line, sizeof far->line, "%s", far->path == HKT__FAR_UNKNOWN && far->memory != NULL ? "by no call so far" : far->text);
     if (arena + allocated + registered > 0)
-        snprintf(far->line + used, sizeof far->line - (size_t)used, "; %.1f MiB of its memory: %.1f of the arena, %.1f allocated, %.1f "
+        used += snprintf(far->line + used, sizeof far->line - (size_t)used, "; %.1f MiB of its memory: %.1f of the arena, %.1f allocated, %.1f "
                  "registered; %.1f MiB of peers mapped", (double)(arena + allocated + registered) / mib, (double)arena / mib,
                  (double)allocated / mib, (double)registered / mib, (double)mapped / mib);
+    if (net[0] != '\0')
+        snprintf(far->line + used, sizeof far->line - (size_t)used, "; memory of devices is sent %s", net);
 }
 
 /** The vote is over: all ranks come to the same. */

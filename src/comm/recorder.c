@@ -188,12 +188,16 @@ static void dump_head(const struct hkt_comm *comm, FILE *file, int json)
 
     if (!json) {
         fprintf(file, "%s: rank %d of %d, %s\n", comm->name, comm->rank, comm->nranks, status);
+        if (hkt__far_net_text(comm)[0] != '\0')
+            fprintf(file, "  memory of devices is sent %s\n", hkt__far_net_text(comm));
         return;
     }
     fprintf(file, "{\"comm\": ");
     print_string(comm->name, file);
     fprintf(file, ", \"rank\": %d, \"nranks\": %d, \"status\": \"%s\", \"failure\": ", comm->rank, comm->nranks, status);
     print_string(hkt_comm_last_error(comm), file);
+    fprintf(file, ", \"device_memory\": ");
+    print_string(hkt__far_net_text(comm), file);
     fprintf(file, ", \"operations\": [");
 }
 

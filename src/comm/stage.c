@@ -3,6 +3,7 @@
 #include "comm/stage.h"
 
 #include "comm/far.h"
+#include "comm/far_net.h"
 #include "core/bits.h"
 #include "core/mem.h"
 
@@ -122,6 +123,8 @@ enum hkt_status hkt__stage_begin(struct hkt__call *call, struct hkt__stage_room 
 
     if (!s->in_is_far && !s->out_is_far)
         return HKT_OK;
+    if (hkt__far_net_serves(call))
+        return hkt__far_net_begin(call);
     rc = reserve(room, call->comm->cuda, lay_out(call, &in_at, &out_at));
     if (rc == HKT_OK && s->out_is_far && leaves_gaps(call))
         rc = hkt__stage_copy(call->comm, room->memory + out_at, call->out, s->out_bytes, s->out_device);

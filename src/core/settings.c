@@ -38,6 +38,7 @@ static const struct {
     const char *name;
     const char *choices[5];
 } choice_rows[] = {
+    { "HOCKET_CUDA_DMABUF", { "off", "on" } },
     { "HOCKET_DETERMINISTIC", { "rank_order" } },
     { "HOCKET_ISA", { "c", "sse2", "avx2", "avx512" } },
 };

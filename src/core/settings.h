@@ -54,6 +54,7 @@
     X(cuda_direct, "HOCKET_CUDA_DIRECT", flag, 0, 1, "1", "calls on CUDA streams run on the devices where these reach each other; 0: through memory of the host") \
     X(cuda_bytes, "HOCKET_CUDA_BYTES", bytes, 1048576, 1073741824, "40M", "memory of its device that a rank gives to a communicator with calls on CUDA streams") \
     X(cuda_blocks, "HOCKET_CUDA_BLOCKS", int, 0, 1024, "0", "thread blocks of a collective on a device at most; 0: as many as 32, shared by the ranks on it") \
+    X(cuda_dmabuf, "HOCKET_CUDA_DMABUF", string, 0, 0, "", "off: network adapters do not read memory of devices; on: it is refused where they cannot; default: they do where all ranks' can") \
     X(faults, "HOCKET_FAULTS", string, 0, 0, "", "inject faults, for tests: seed=N,drop=P,dup=P,corrupt=P,delay=P,short=P,kill=N") \
     X(recorder, "HOCKET_RECORDER", int, 16, 65536, "256", "operations the flight recorder keeps per communicator")     \
     X(verify, "HOCKET_VERIFY", flag, 0, 1, "0", "verify every plan before its first use")                              \

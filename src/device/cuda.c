@@ -122,11 +122,14 @@ const struct hkt__cuda_module *hkt__cuda_in_use(const char *on)
 
 void hkt__cuda_describe(const struct hkt__cuda_module *module, char *out_text, size_t bytes)
 {
-    int ndevices = 0;
+    int ndevices = 0, can = 0, ncan = 0;
 
-    if (module->device_count(&ndevices) == 0)
-        snprintf(out_text, bytes, "%d device%s; calls on CUDA streams run there, others through pinned memory of the host", ndevices,
-                 ndevices == 1 ? "" : "s");
-    else
+    if (module->device_count(&ndevices) != 0) {
         snprintf(out_text, bytes, "a device was there, and is lost");
+        return;
+    }
+    for (int device = 0; device < ndevices; device++)
+        ncan += module->dmabuf_can(device, &can) == 0 && can;
+    snprintf(out_text, bytes, "%d device%s; calls on CUDA streams run there, others through pinned memory of the host; network adapters "
+             "may read memory of %d of them (dmabuf)", ndevices, ndevices == 1 ? "" : "s", ncan);
 }

@@ -78,6 +78,15 @@ struct hkt__exec_env {
 /** Bytes of one scratch instance, for hkt__lower_slices. */
 size_t hkt__exec_instance_bytes(const struct hkt__exec_env *env, bool direct);
 
+/** Buffers of a call that lie in memory of a device: only `copy` and those who read memory by themselves touch them (tx_lend).
+ *  For plans that move and do not reduce, nor touch memory of peers. */
+struct hkt__bind_device {
+    bool has[2];                     /* IN, OUT */
+    /** Between any two of host and device; done on return. */
+    enum hkt_status (*copy)(void *arg, void *dst, const void *src, size_t bytes);
+    void *arg;
+};
+
 /** One call bound to a plan. */
 struct hkt__bind {
     const void *in;
@@ -93,6 +102,7 @@ struct hkt__bind {
     hkt__reduce_fn *reduce;          /* NULL for movement */
     hkt_op_function callback;        /* instead of reduce, for user operations */
     void *callback_arg;
+    const struct hkt__bind_device *device; /* borrowed while the call runs; NULL: all is the host's */
     enum hkt_dtype dtype;
     struct hkt__stamp stamp;
 };

@@ -194,6 +194,7 @@ static enum hkt_status copy_operand(struct hkt__run *run, struct hkt__cursor *cu
 {
     const size_t total = hkt__operand_bytes(run, &from->x, cursor->slice);
     const bool far = hkt__is_far(run, &from->x, from->rank);
+    const struct hkt__bind_device *device = hkt__is_on_device(run, &from->x) || hkt__is_on_device(run, &to->x) ? run->bind.device : NULL;
     enum hkt_status rc = HKT_OK;
 
     while (cursor->done < total && rc == HKT_OK) {
@@ -202,7 +203,12 @@ static enum hkt_status copy_operand(struct hkt__run *run, struct hkt__cursor *cu
         const size_t bytes = src.bytes < dst.bytes ? src.bytes : dst.bytes;
 
         count_direct(run, from->rank, bytes);
-        rc = far ? peer_read(run, from->rank, dst.data, src.data, bytes) : store(run, to, dst.data, src.data, bytes, run->bind.streaming);
+        if (device != NULL)
+            rc = device->copy(device->arg, dst.data, src.data, bytes);
+        else if (far)
+            rc = peer_read(run, from->rank, dst.data, src.data, bytes);
+        else
+            rc = store(run, to, dst.data, src.data, bytes, run->bind.streaming);
         hkt__segment_advance(run, &from->x, cursor, bytes);
     }
     if (run->bind.streaming)

@@ -41,6 +41,12 @@ struct hkt__segment {
 /** True when memory of `rank` is reached by copying alone: segments of its IN and OUT then hold its own addresses. */
 bool hkt__is_far(const struct hkt__run *run, const struct hkt__operand *x, int rank);
 
+/** True for operands in memory of a device, which the CPU does not touch. */
+static inline bool hkt__is_on_device(const struct hkt__run *run, const struct hkt__operand *x)
+{
+    return run->bind.device != NULL && x->buf != HKT__SCRATCH && run->bind.device->has[x->buf];
+}
+
 /** Bytes of an operand in a slice; the first piece with bytes becomes the cursor's. */
 size_t hkt__operand_bytes(const struct hkt__run *run, const struct hkt__operand *x, int32_t slice);
 /** Segment at (piece, offset) of x as it lies at `rank`; adjacent pieces are joined. Never empty before the end. */

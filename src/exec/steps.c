@@ -141,20 +141,34 @@ static enum hkt_status publish(struct hkt__run *run, const struct hkt__cursor *c
     return data == room->data ? chan->ops->tx_end(chan, bytes, &stamp) : chan->ops->tx_end_from(chan, data, bytes, &stamp);
 }
 
-/** Fill one frame with at most `bytes` from the operand, whole elements. */
-static void fill_frame(const struct hkt__run *run, const struct hkt__operand *x, struct hkt__cursor cursor, char *frame,
-                       size_t bytes)
+/** Copy between a frame and memory of the operand x. */
+static enum hkt_status copy_bytes(const struct hkt__run *run, const struct hkt__operand *x, void *to, const void *from, size_t bytes)
 {
-    while (bytes > 0) {
+    const struct hkt__bind_device *device = run->bind.device;
+
+    if (hkt__is_on_device(run, x))
+        return device->copy(device->arg, to, from, bytes);
+    memcpy(to, from, bytes);
+    return HKT_OK;
+}
+
+/** Fill one frame with at most `bytes` from the operand, whole elements. */
+static enum hkt_status fill_frame(const struct hkt__run *run, const struct hkt__operand *x, struct hkt__cursor cursor, char *frame,
+                                  size_t bytes)
+{
+    enum hkt_status rc = HKT_OK;
+
+    while (bytes > 0 && rc == HKT_OK) {
         struct hkt__segment from = hkt__segment_at(run, x, run->env->rank, &cursor);
 
         if (from.bytes > bytes)
             from.bytes = bytes;
-        memcpy(frame, from.data, from.bytes);
+        rc = copy_bytes(run, x, frame, from.data, from.bytes);
         hkt__segment_advance(run, x, &cursor, from.bytes);
         frame += from.bytes;
         bytes -= from.bytes;
     }
+    return rc;
 }
 
 bool hkt__step_is_lent(const struct hkt__run *run, const struct hkt__cursor *cursor)
@@ -172,6 +186,8 @@ static enum hkt_status lend_frame(struct hkt__run *run, const struct hkt__cursor
     const size_t most = from.bytes < *bytes ? from.bytes : *bytes;
     struct hkt__stamp stamp = message_stamp(run, cursor);
 
+    if (run->env->crc && hkt__is_on_device(run, x))
+        return HKT_AGAIN; /* the checksum is made where the frame is */
     if (run->env->crc && most > 0)
         stamp.crc = hkt__crc32c(0, from.data, most);
     const enum hkt_status rc = chan->ops->tx_lend(chan, from.data, most, &stamp);
@@ -197,14 +213,15 @@ static enum hkt_status send_frame(struct hkt__run *run, const struct hkt__cursor
         if (rc != HKT_AGAIN)
             return rc;
     }
-    if (chan->ops->tx_end_from != NULL)
+    if (chan->ops->tx_end_from != NULL && !hkt__is_on_device(run, x))
         from = hkt__segment_at(run, x, run->env->rank, cursor);
     if (from.bytes >= SEND_FROM_MIN) {
         *bytes = from.bytes < *bytes ? from.bytes : *bytes;
         return publish(run, cursor, chan, from.data, room, *bytes);
     }
-    fill_frame(run, x, *cursor, room->data, *bytes);
-    return publish(run, cursor, chan, room->data, room, *bytes);
+    const enum hkt_status rc = fill_frame(run, x, *cursor, room->data, *bytes);
+
+    return rc == HKT_OK ? publish(run, cursor, chan, room->data, room, *bytes) : rc;
 }
 
 enum hkt_status hkt__step_send(struct hkt__run *run, struct hkt__cursor *cursor, const struct hkt__entry *entry,
@@ -279,13 +296,14 @@ void hkt__run_fold(const struct hkt__run *run, void *dst, const void *const *src
 }
 
 /** Use a frame's payload: copied to dst, unless it came there, or reduced with the local addend into dst. */
-static void drain_frame(struct hkt__run *run, struct hkt__cursor *cursor, const struct hkt__entry *entry,
-                        const struct hkt__view *view)
+static enum hkt_status drain_frame(struct hkt__run *run, struct hkt__cursor *cursor, const struct hkt__entry *entry,
+                                   const struct hkt__view *view)
 {
     const char *data = view->data;
     size_t left = view->bytes;
+    enum hkt_status rc = HKT_OK;
 
-    while (left > 0) {
+    while (left > 0 && rc == HKT_OK) {
         struct hkt__segment to = hkt__segment_at(run, &entry->dst, run->env->rank, cursor);
         size_t bytes = to.bytes < left ? to.bytes : left;
 
@@ -297,18 +315,19 @@ static void drain_frame(struct hkt__run *run, struct hkt__cursor *cursor, const 
             bytes = with.bytes < bytes ? with.bytes : bytes;
             hkt__run_fold(run, to.data, srcs, 2, bytes);
         } else if (to.data != data) {
-            memcpy(to.data, data, bytes);
+            rc = copy_bytes(run, &entry->dst, to.data, data, bytes);
         }
         hkt__segment_advance(run, &entry->dst, cursor, bytes);
         data += bytes;
         left -= bytes;
     }
+    return rc;
 }
 
 enum hkt_status hkt__step_recv(struct hkt__run *run, struct hkt__cursor *cursor, const struct hkt__entry *entry)
 {
     struct hkt__chan *chan = channel(run, cursor, run->env->rx);
-    const bool is_into = entry->kind == HKT__RECV && chan->ops->rx_into != NULL;
+    const bool is_into = entry->kind == HKT__RECV && chan->ops->rx_into != NULL && !hkt__is_on_device(run, &entry->dst);
     bool moved = false;
 
     while (cursor->done < cursor->total) {
@@ -317,11 +336,13 @@ enum hkt_status hkt__step_recv(struct hkt__run *run, struct hkt__cursor *cursor,
 
         if (is_into)
             to = hkt__segment_at(run, &entry->dst, run->env->rank, cursor);
-        const enum hkt_status rc = next_frame(run, cursor, chan, &to, &view);
+        enum hkt_status rc = next_frame(run, cursor, chan, &to, &view);
 
         if (rc != HKT_OK)
             return rc == HKT_AGAIN && moved ? HKT_IN_PROGRESS : rc;
-        drain_frame(run, cursor, entry, &view);
+        rc = drain_frame(run, cursor, entry, &view);
+        if (rc != HKT_OK)
+            return rc;
         run->env->bytes_received += view.bytes;
         chan->ops->rx_end(chan);
         moved = true;

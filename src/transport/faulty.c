@@ -21,13 +21,13 @@
 #include "core/error.h"
 #include "core/mem.h"
 #include "core/settings.h"
+#include "transport/faulty_pins.h"
 #include "transport/transport.h"
 
 #define TRAILER_MAGIC 0x68667431u  /* "hft1" */
 #define TABLES_MAX 8
 #define DELAY_CALLS_MAX 32         /* a delay is this many calls at most that find nothing */
 #define DELAY_PARK_NS 50000        /* longest sleep while a delay runs: nothing arrives that could end it */
-#define PINS_MAX 64                /* per domain */
 #define LEND_LEAST 256             /* bytes; less is sent by a copy, which real media prefer too */
 
 struct trailer {
@@ -77,12 +77,7 @@ struct faulty_dom {
     bool is_delaying;             /* a delay was answered since the last sleep */
     struct faulty_pair *pairs;
     int nlent;                    /* channels with something lent */
-    pthread_mutex_t pins_lock;    /* pin and unpin (any thread) against the domain's, which looks things up */
-    struct {
-        uintptr_t first;
-        size_t bytes;
-    } pins[PINS_MAX];             /* [0, npins) */
-    int npins;
+    struct hkt__faulty_pins pins;
 };
 
 /* ---- chance ---- */
@@ -123,43 +118,29 @@ static bool mem_pin(struct hkt__tp_dom *base, const void *data, size_t bytes)
 {
     struct faulty_dom *dom = (struct faulty_dom *)base;
 
-    if (dom->tp->faults.lend <= 0)
-        return false;
-    pthread_mutex_lock(&dom->pins_lock);
-    const bool has_room = dom->npins < PINS_MAX;
-
-    if (has_room) {
-        dom->pins[dom->npins].first = (uintptr_t)data;
-        dom->pins[dom->npins++].bytes = bytes;
-    }
-    pthread_mutex_unlock(&dom->pins_lock);
-    return has_room;
+    return dom->tp->faults.lend > 0 && hkt__faulty_pin(&dom->pins, data, bytes);
 }
 
 static void mem_unpin(struct hkt__tp_dom *base, const void *data)
 {
-    struct faulty_dom *dom = (struct faulty_dom *)base;
-    int i = 0;
-
-    pthread_mutex_lock(&dom->pins_lock);
-    while (i < dom->npins && dom->pins[i].first != (uintptr_t)data)
-        i++;
-    if (i < dom->npins)
-        dom->pins[i] = dom->pins[--dom->npins];
-    pthread_mutex_unlock(&dom->pins_lock);
+    hkt__faulty_unpin(&((struct faulty_dom *)base)->pins, data);
 }
 
-static bool is_pinned(struct faulty_dom *dom, const void *data, size_t bytes)
+static enum hkt_status mem_pin_device(struct hkt__tp_dom *base, const struct hkt__tp_device_memory *memory)
 {
-    const uintptr_t at = (uintptr_t)data;
-    bool found = false;
+    struct faulty_dom *dom = (struct faulty_dom *)base;
 
-    pthread_mutex_lock(&dom->pins_lock);
-    for (int i = 0; i < dom->npins && !found; i++)
-        found = at >= dom->pins[i].first && at - dom->pins[i].first <= dom->pins[i].bytes &&
-                bytes <= dom->pins[i].bytes - (at - dom->pins[i].first);
-    pthread_mutex_unlock(&dom->pins_lock);
-    return found;
+    if (dom->tp->faults.lend <= 0)
+        return hkt__fail(HKT_ERR_UNSUPPORTED, "%s does not send from memory of devices under faults, but for lend", base->ops->name);
+    return hkt__faulty_pin_device(&dom->pins, memory);
+}
+
+static enum hkt_status mem_prove(struct hkt__tp_dom *base, const void *data, const void *expected, size_t bytes)
+{
+    const char *at = hkt__faulty_reach(&((struct faulty_dom *)base)->pins, data, bytes);
+
+    return at != NULL && memcmp(at, expected, bytes) == 0
+               ? HKT_OK : hkt__fail(HKT_ERR_UNSUPPORTED, "faulty reads other bytes in memory of a device than are there");
 }
 
 /* ---- sending ---- */
@@ -251,11 +232,11 @@ static enum hkt_status tx_end(struct hkt__chan *base, size_t bytes, const struct
 /** What was lent is read and sent. */
 static void land(struct faulty_chan *chan)
 {
-    const void *data = chan->lent;
+    const char *data = hkt__faulty_reach(&chan->dom->pins, chan->lent, chan->lent_bytes);
 
     chan->lent = NULL;
     chan->dom->nlent--;
-    chan->is_broken = !is_pinned(chan->dom, data, chan->lent_bytes);
+    chan->is_broken = data == NULL;
     if (chan->is_broken)
         return;
     memcpy(chan->room, data, chan->lent_bytes);
@@ -277,7 +258,7 @@ static enum hkt_status tx_lend(struct hkt__chan *base, const void *data, size_t 
     struct faulty_chan *chan = (struct faulty_chan *)base;
 
     assert(chan->is_granted && chan->lent == NULL);
-    if (bytes < LEND_LEAST || !is_pinned(chan->dom, data, bytes) || !is_hit(chan, chan->dom->tp->faults.lend))
+    if (bytes < LEND_LEAST || hkt__faulty_reach(&chan->dom->pins, data, bytes) == NULL || !is_hit(chan, chan->dom->tp->faults.lend))
         return HKT_AGAIN;
     chan->lent = data;
     chan->lent_bytes = bytes;
@@ -360,7 +341,7 @@ static enum hkt_status dom_open(struct hkt__tp *base, const struct hkt__tp_membe
     dom->base.ops = base->ops;
     dom->tp = tp;
     dom->comm_id = members->comm_id;
-    pthread_mutex_init(&dom->pins_lock, NULL);
+    hkt__faulty_pins_init(&dom->pins);
     *out_dom = &dom->base;
     return HKT_OK;
 }
@@ -379,7 +360,7 @@ static void dom_close(struct hkt__tp_dom *base)
 
     read_lent(dom, true); /* what was sent must arrive */
     dom->inner->ops->dom_close(dom->inner);
-    pthread_mutex_destroy(&dom->pins_lock);
+    hkt__faulty_pins_fini(&dom->pins);
     while (dom->pairs != NULL) {
         struct faulty_pair *pair = dom->pairs;
 
@@ -613,7 +594,7 @@ static void fill(void)
             .dom_connect = dom_connect, .dom_close = dom_close, .chan_open = chan_open, .window = window,
             .mem_alloc = mem_alloc, .mem_free = mem_free, .mem_locate = mem_locate, .peer_base = peer_base,
             .peer_copies = peer_copies, .peer_read = peer_read, .peer_write = peer_write,
-            .mem_pin = mem_pin, .mem_unpin = mem_unpin, .park = park, .wake = wake,
+            .mem_pin = mem_pin, .mem_unpin = mem_unpin, .mem_pin_device = mem_pin_device, .mem_prove = mem_prove, .park = park, .wake = wake,
         };
 }
 

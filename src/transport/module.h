@@ -19,7 +19,7 @@
 
 struct hkt__error;
 
-#define HKT__MODULE_ABI 2 /* changes with the two structs below and hkt__tp_caps; what they point to is checked by size and version */
+#define HKT__MODULE_ABI 3 /* changes with the two structs below and hkt__tp_caps; what they point to is checked by size and version */
 #define HKT__MODULE_ENTRY "hocket_module"
 
 /** What the library lends to a module, for as long as the process lives. Threads: any. */

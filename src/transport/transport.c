@@ -116,6 +116,20 @@ static void default_mem_unpin(struct hkt__tp_dom *dom, const void *data)
     (void)data;
 }
 
+static enum hkt_status default_mem_pin_device(struct hkt__tp_dom *dom, const struct hkt__tp_device_memory *memory)
+{
+    (void)memory;
+    return hkt__fail(HKT_ERR_UNSUPPORTED, "%s does not send from memory of devices", dom->ops->name);
+}
+
+static enum hkt_status default_mem_prove(struct hkt__tp_dom *dom, const void *data, const void *expected, size_t bytes)
+{
+    (void)data;
+    (void)expected;
+    (void)bytes;
+    return hkt__fail(HKT_ERR_UNSUPPORTED, "%s does not send from memory of devices", dom->ops->name);
+}
+
 /** Operations on memory of peers: all or none of them, mostly. */
 static void fill_memory(struct hkt__tp_ops *table)
 {
@@ -139,6 +153,10 @@ static void fill_memory(struct hkt__tp_ops *table)
         table->mem_pin = default_mem_pin;
     if (table->mem_unpin == NULL)
         table->mem_unpin = default_mem_unpin;
+    if (table->mem_pin_device == NULL)
+        table->mem_pin_device = default_mem_pin_device;
+    if (table->mem_prove == NULL)
+        table->mem_prove = default_mem_prove;
 }
 
 void hkt__transport_fill(struct hkt__tp_ops *table)

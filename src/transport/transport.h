@@ -127,6 +127,16 @@ struct hkt__tp_members {
     bool crc;
 };
 
+/** Memory of a device (a GPU's), for mem_pin_device. What a transport does not need it ignores: adapters know such memory by a
+ *  dmabuf, other media by its address or its device. */
+struct hkt__tp_device_memory {
+    const void *data;                     /* as the program and its device address it; the CPU may not */
+    size_t bytes;
+    int device;                           /* CUDA's number */
+    int dmabuf;                           /* descriptor, borrowed during the call; -1: none can be had */
+    uint64_t dmabuf_offset;               /* where in it data begins */
+};
+
 #define HKT__TP_BLOB_MAX 512 /* bytes of an address or domain blob */
 
 struct hkt__tp_ops {
@@ -180,6 +190,11 @@ struct hkt__tp_ops {
      *  know. Any thread. The memory must stay mapped until unpinned, and be in no operation when it is. */
     bool (*mem_pin)(struct hkt__tp_dom *dom, const void *data, size_t bytes);
     void (*mem_unpin)(struct hkt__tp_dom *dom, const void *data);
+    /** As mem_pin, of memory of a device; mem_unpin takes it back. UNSUPPORTED, with the reason, where none can send from it. */
+    enum hkt_status (*mem_pin_device)(struct hkt__tp_dom *dom, const struct hkt__tp_device_memory *memory);
+    /** Tries it: do all that would send from [data, data + bytes), pinned by mem_pin_device, read there what is at `expected`?
+     *  No channel is needed, no peer takes part. UNSUPPORTED, with what went wrong: they do not. */
+    enum hkt_status (*mem_prove)(struct hkt__tp_dom *dom, const void *data, const void *expected, size_t bytes);
     /** Sleep until something may have arrived on this domain for a channel that was polled in vain, at most timeout_ns;
      *  early return is fine. An arrival may, rarely, be missed: choose a timeout of milliseconds. wake makes a sleeper of
      *  this process return, or the next sleep if there is none (any thread; for aborts); it is never missed. */

@@ -483,6 +483,8 @@ static const struct hkt__tp_ops verbs_ops = {
     .wake = hkt__verbs_wake,
     .mem_pin = hkt__verbs_mem_pin,
     .mem_unpin = hkt__verbs_mem_unpin,
+    .mem_pin_device = hkt__verbs_mem_pin_device,
+    .mem_prove = hkt__verbs_mem_prove,
 };
 
 const struct hkt__tp_ops *const hkt__module_transport = &verbs_ops;

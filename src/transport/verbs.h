@@ -8,6 +8,7 @@
  *   verbs_path.c   one queue pair: posting, completions, its end
  *   verbs_chan.c   frames over the paths of a link
  *   verbs_mem.c    memory of the user that frames are sent from where they lie
+ *   verbs_device.c whether adapters read memory of devices
  *   verbs_text.c   errors in words, with the mend
  *
  * Frames. Each end of a link has a ring of slots for what it receives; the peer writes frame n into slot n mod slots by an
@@ -134,6 +135,7 @@ struct hkt__verbs_link;
 struct hkt__verbs_pin {
     uintptr_t first;
     size_t bytes;
+    bool is_device;               /* memory of a device: the CPU does not touch it */
     struct ibv_mr *mrs[HKT__VERBS_RAILS_MAX];
 };
 #define HKT__VERBS_PINS_MAX 64 /* per domain */
@@ -142,7 +144,7 @@ struct hkt__verbs_pins {
     pthread_mutex_t lock;         /* pin and unpin (any thread) against the domain's, which looks things up */
     struct hkt__verbs_pin pins[HKT__VERBS_PINS_MAX]; /* [0, count) */
     int count, last;              /* last: found last */
-    size_t bytes;
+    size_t bytes;                 /* of the host's */
 };
 
 struct hkt__verbs_queue {
@@ -195,10 +197,16 @@ void hkt__verbs_wake(struct hkt__tp_dom *dom);
 
 bool hkt__verbs_mem_pin(struct hkt__tp_dom *dom, const void *data, size_t bytes);
 void hkt__verbs_mem_unpin(struct hkt__tp_dom *dom, const void *data);
-/** The keys of the pinned memory that [data, data + bytes) is part of. False: none. */
-bool hkt__verbs_mem_find(struct hkt__verbs_dom *dom, const void *data, size_t bytes, uint32_t out_keys[HKT__VERBS_RAILS_MAX]);
+enum hkt_status hkt__verbs_mem_pin_device(struct hkt__tp_dom *dom, const struct hkt__tp_device_memory *memory);
+/** The keys of the pinned memory that [data, data + bytes) is part of, and whose it is. False: none. */
+bool hkt__verbs_mem_find(struct hkt__verbs_dom *dom, const void *data, size_t bytes, uint32_t out_keys[HKT__VERBS_RAILS_MAX],
+                         bool *out_is_device);
 /** Unpin what is left. */
 void hkt__verbs_mem_fini(struct hkt__verbs_dom *dom);
+
+/* ---- memory of devices (verbs_device.c) ---- */
+
+enum hkt_status hkt__verbs_mem_prove(struct hkt__tp_dom *dom, const void *data, const void *expected, size_t bytes);
 
 /* ---- paths (verbs_path.c) ---- */
 

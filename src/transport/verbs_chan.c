@@ -16,6 +16,7 @@
 #include "transport/verbs.h"
 
 #define LEND_LEAST 32768 /* bytes: below, a copy costs less than waiting at the end for what was lent */
+#define LEND_LEAST_DEVICE 1 /* but none from a device, which takes more than ten microseconds, whatever the size */
 #define LOOK_AT_WIRE 64 /* fruitless looks for a frame or credit between looks at what the peer says over tcp: a system call */
 
 void hkt__verbs_chan_init(struct hkt__verbs_link *link)
@@ -192,8 +193,10 @@ static enum hkt_status tx_lend(struct hkt__chan *chan, const void *data, size_t 
 {
     struct hkt__verbs_link *link = ((struct hkt__verbs_tx *)chan)->link;
     struct hkt__verbs_flight flight = {.lent = data, .wants_ack = true};
+    bool is_device = false;
 
-    if (bytes < LEND_LEAST || !hkt__verbs_mem_find(link->dom, data, bytes, flight.lent_keys))
+    if (bytes < LEND_LEAST_DEVICE || !hkt__verbs_mem_find(link->dom, data, bytes, flight.lent_keys, &is_device) ||
+        (!is_device && bytes < LEND_LEAST))
         return HKT_AGAIN;
     link->tx.lent++;
     link->tx.lent_frames++;

@@ -14,6 +14,9 @@
  * says: messages are slices, of one frame, and senders are slices ahead, so that the word comes too late, unless plans say it
  * slices before.
  *
+ * Memory of devices is registered by a dmabuf of it, after it was tried (verbs_device.c), for the same reasons only when its owner
+ * says so. The pages are the device's: they count for no limit.
+ *
  * Bounds: pins per domain, and a quarter of what this process may lock, so that slots of links still fit. */
 #include <errno.h>
 #include <string.h>
@@ -72,6 +75,58 @@ bool hkt__verbs_mem_pin(struct hkt__tp_dom *tp_dom, const void *data, size_t byt
     return ok;
 }
 
+/** Registers with all NICs or none; NULL: with all. Else the NIC that cannot, and errno. */
+static const char *register_device(struct hkt__verbs_dom *dom, const struct hkt__tp_device_memory *memory, struct hkt__verbs_pin *pin)
+{
+    for (int i = 0; i < dom->verbs->nrails; i++) {
+        const struct hkt__verbs_rail *rail = &dom->verbs->rails[i];
+
+#ifdef HKT__HAS_IBV_REG_DMABUF_MR
+        pin->mrs[i] = ibv_reg_dmabuf_mr(rail->pd, memory->dmabuf_offset, memory->bytes, (uintptr_t)memory->data, memory->dmabuf, 0);
+#else
+        (void)memory;
+        errno = ENOSYS;
+#endif
+        if (pin->mrs[i] == NULL) {
+            const int sys_errno = errno;
+
+            forget(pin);
+            errno = sys_errno;
+            return rail->port.device;
+        }
+    }
+    return NULL;
+}
+
+enum hkt_status hkt__verbs_mem_pin_device(struct hkt__tp_dom *tp_dom, const struct hkt__tp_device_memory *memory)
+{
+    struct hkt__verbs_dom *dom = dom_of(tp_dom);
+    struct hkt__verbs_pins *pins = &dom->pins;
+    struct hkt__verbs_pin pin = {.first = (uintptr_t)memory->data, .bytes = memory->bytes, .is_device = true};
+    const char *refused = NULL;
+
+    if (memory->dmabuf < 0)
+        return hkt__fail(HKT_ERR_UNSUPPORTED, "verbs needs a dmabuf of memory of devices");
+    pthread_mutex_lock(&pins->lock);
+    const bool has_room = pins->count < HKT__VERBS_PINS_MAX;
+
+    if (has_room)
+        refused = register_device(dom, memory, &pin);
+    const int sys_errno = errno;
+
+    if (has_room && refused == NULL)
+        pins->pins[pins->count++] = pin;
+    pthread_mutex_unlock(&pins->lock);
+    if (!has_room)
+        return hkt__fail(HKT_ERR_UNSUPPORTED, "verbs registers no more than %d pieces of memory", HKT__VERBS_PINS_MAX);
+    if (refused == NULL)
+        return HKT_OK;
+    return hkt__fail(HKT_ERR_UNSUPPORTED, "%s does not register a dmabuf of %zu KiB of device %d: %s%s", refused, memory->bytes >> 10,
+                     memory->device, strerror(sys_errno),
+                     sys_errno == EOPNOTSUPP || sys_errno == ENOSYS ? " (it takes an adapter, kernel and rdma-core that know "
+                     "ibv_reg_dmabuf_mr)" : "");
+}
+
 void hkt__verbs_mem_unpin(struct hkt__tp_dom *tp_dom, const void *data)
 {
     struct hkt__verbs_pins *pins = &dom_of(tp_dom)->pins;
@@ -81,7 +136,7 @@ void hkt__verbs_mem_unpin(struct hkt__tp_dom *tp_dom, const void *data)
         if (pins->pins[i].first != (uintptr_t)data)
             continue;
         forget(&pins->pins[i]);
-        pins->bytes -= pins->pins[i].bytes;
+        pins->bytes -= pins->pins[i].is_device ? 0 : pins->pins[i].bytes;
         pins->pins[i] = pins->pins[--pins->count];
         pins->last = 0;
         break;
@@ -96,7 +151,8 @@ static bool holds(const struct hkt__verbs_pin *pin, const void *data, size_t byt
     return at >= pin->first && at - pin->first <= pin->bytes && bytes <= pin->bytes - (at - pin->first);
 }
 
-bool hkt__verbs_mem_find(struct hkt__verbs_dom *dom, const void *data, size_t bytes, uint32_t out_keys[HKT__VERBS_RAILS_MAX])
+bool hkt__verbs_mem_find(struct hkt__verbs_dom *dom, const void *data, size_t bytes, uint32_t out_keys[HKT__VERBS_RAILS_MAX],
+                         bool *out_is_device)
 {
     struct hkt__verbs_pins *pins = &dom->pins;
 
@@ -108,6 +164,8 @@ bool hkt__verbs_mem_find(struct hkt__verbs_dom *dom, const void *data, size_t by
             at++;
     const bool found = at < pins->count;
 
+    if (found)
+        *out_is_device = pins->pins[at].is_device;
     for (int i = 0; i < HKT__VERBS_RAILS_MAX && found; i++)
         out_keys[i] = pins->pins[at].mrs[i] != NULL ? pins->pins[at].mrs[i]->lkey : 0;
     pins->last = found ? at : 0;

@@ -216,7 +216,9 @@ bool hkt__verbs_path_post(struct hkt__verbs_path *path, const struct hkt__verbs_
     struct ibv_send_wr request = {
         .wr_id = make_id(path, write->kind, order), .sg_list = sges, .num_sge = (first->bytes > 0) + (second->bytes > 0),
         .opcode = IBV_WR_RDMA_WRITE_WITH_IMM,
-        .send_flags = (asks ? IBV_SEND_SIGNALED : 0u) | (bytes > 0 && bytes <= path->inline_max ? IBV_SEND_INLINE : 0u),
+        /* What is lent is the adapter's to read: the CPU, which copies what goes inline, may not be able to. */
+        .send_flags = (asks ? IBV_SEND_SIGNALED : 0u) |
+                      (bytes > 0 && bytes <= path->inline_max && second->bytes == 0 ? IBV_SEND_INLINE : 0u),
         .imm_data = htobe32(write->imm), .wr.rdma = {.remote_addr = write->to, .rkey = path->peer_key},
     };
     struct ibv_send_wr *bad;

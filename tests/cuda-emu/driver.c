@@ -347,7 +347,8 @@ cudaError_t cudaGetDriverEntryPointByVersion(const char *symbol, void **function
 #define ROW(name) { #name, (void (*)(void))name }
         ROW(cuPointerGetAttributes), ROW(cuMemGetAddressRange), ROW(cuMemRelease), ROW(cuMemRetainAllocationHandle),
         ROW(cuMemExportToShareableHandle), ROW(cuMemImportFromShareableHandle), ROW(cuMemAddressReserve), ROW(cuMemAddressFree),
-        ROW(cuMemMap), ROW(cuMemSetAccess), ROW(cuMemUnmap),
+        ROW(cuMemMap), ROW(cuMemSetAccess), ROW(cuMemUnmap), ROW(cuDeviceGet), ROW(cuDeviceGetAttribute),
+        ROW(cuMemGetHandleForAddressRange),
 #undef ROW
     };
     const cudaError_t rc = emu_enter(__func__);

@@ -2,6 +2,8 @@
  *
  * Environment: EMU_DEVICES, how many there are (2); EMU_NO_DRIVER=1, none and every call fails as without a driver;
  * EMU_PEERS=0, no device reaches another's memory; EMU_IPC=0, no process another's;
+ * EMU_DMABUF: 0, no memory of devices can be named to other drivers; 2, that of device 0 alone; 3, what they then find is not it.
+ * What stands for a dmabuf is an open file, positioned where it begins;
  * EMU_RESIDENT, blocks of one launch that run side by side (32);
  * EMU_FRESH=1, blocks run on threads of their own, so that shared memory holds nothing of an earlier one;
  * EMU_BLIND=1, memory of devices faults when the program touches it, and kernels cannot run; EMU_MEMORY_MB, the largest

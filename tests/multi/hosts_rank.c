@@ -3,6 +3,7 @@
  *   hosts_rank check COUNT...   makes every collective with every count, in and out of place, and sends around the ring;
  *                               prints "N calls, N wrong" and what was wrong; exit code 1 if anything was
  *   hosts_rank registered COUNT...  the same with registered buffers
+ *   hosts_rank device COUNT...  the same with buffers of hkt_mem_alloc_device, but for the ring
  *   hosts_rank last             makes all-reduces until one fails; prints "went N", the status and the error of the
  *                               communicator; exit code 3 */
 #include <stdio.h>
@@ -11,10 +12,16 @@
 
 #include "calls.h"
 
+#define MARGINS 256 /* bytes that calls.h keeps before and behind a buffer */
+
+enum kind { HOST, REGISTERED, DEVICE };
+
 enum { CODE_WRONG = 1, CODE_FAILED = 2, CODE_LAST = 3 };
 
 struct tally {
     int ncalls, nwrong;
+    char *device[2];       /* where both buffers lie on a device; NULL: the host's serve */
+    size_t device_bytes;
 };
 
 static int complain(const char *what)
@@ -23,14 +30,44 @@ static int complain(const char *what)
     return CODE_FAILED;
 }
 
+/** Both buffers go to the device, or come from there. */
+static bool move(const struct calls *calls, const struct tally *tally, bool to_device)
+{
+    unsigned char *const host[] = {calls->send, calls->recv};
+    bool ok = true;
+
+    for (int i = 0; i < 2 && ok; i++)
+        ok = hkt_device_copy(to_device ? (void *)tally->device[i] : host[i], to_device ? (void *)host[i] : tally->device[i],
+                             tally->device_bytes, 0) == HKT_OK;
+    return ok;
+}
+
+/** The same place on the device. */
+static void *place(const struct calls *calls, const struct tally *tally, const void *p)
+{
+    const unsigned char *const at = p;
+
+    if (p == NULL)
+        return NULL;
+    return at >= calls->send && at < calls->send + tally->device_bytes ? tally->device[0] + (at - calls->send)
+                                                                       : tally->device[1] + (at - calls->recv);
+}
+
 static bool check_one(struct calls *calls, const struct call *call, struct tally *tally)
 {
+    const bool is_far = tally->device[0] != NULL;
     char what[256], why[256];
+    bool ok = true;
 
     calls_fill(calls, call);
     calls_print(call, what, sizeof what);
     tally->ncalls++;
-    if (calls_issue(calls, call, NULL) != HKT_OK) {
+    if (is_far) {
+        ok = move(calls, tally, true);
+        calls->in = place(calls, tally, calls->in);
+        calls->out = place(calls, tally, calls->out);
+    }
+    if (!ok || calls_issue(calls, call, NULL) != HKT_OK || (is_far && !move(calls, tally, false))) {
         complain(what);
         return false;
     }
@@ -93,10 +130,26 @@ static bool set_registered(const struct calls *calls, bool on)
     return true;
 }
 
-static int check(struct hkt_comm *comm, bool registered, int ncounts, char **counts)
+/** Memory for both buffers on device 0, as large on all ranks. */
+static bool set_device(struct hkt_comm *comm, const struct calls *calls, struct tally *tally)
+{
+    tally->device_bytes = calls->room + MARGINS;
+    for (int i = 0; i < 2; i++) {
+        void *memory;
+
+        if (hkt_mem_alloc_device(&memory, tally->device_bytes, 0, comm) != HKT_OK) {
+            complain("hkt_mem_alloc_device");
+            return false;
+        }
+        tally->device[i] = memory;
+    }
+    return true;
+}
+
+static int check(struct hkt_comm *comm, enum kind kind, int ncounts, char **counts)
 {
     struct calls calls;
-    struct tally tally = {0};
+    struct tally tally = {.ncalls = 0};
     size_t room = 0;
     bool ok = true;
 
@@ -113,11 +166,13 @@ static int check(struct hkt_comm *comm, bool registered, int ncounts, char **cou
         fprintf(stderr, "no memory for buffers of %zu bytes\n", room);
         return CODE_FAILED;
     }
-    ok = !registered || set_registered(&calls, true);
+    ok = kind == HOST || (kind == DEVICE ? set_device(comm, &calls, &tally) : set_registered(&calls, true));
     for (int i = 0; i < ncounts && ok; i++)
         ok = check_count(&calls, strtoul(counts[i], NULL, 10), &tally) &&
              check_ring(comm, strtoul(counts[i], NULL, 10), &tally);
-    ok = ok && (!registered || set_registered(&calls, false));
+    ok = ok && (kind != REGISTERED || set_registered(&calls, false));
+    for (int i = 0; i < 2 && ok; i++)
+        ok = hkt_mem_free(tally.device[i], comm) == HKT_OK;
     calls_fini(&calls);
     printf("%d calls, %d wrong\n", tally.ncalls, tally.nwrong);
     return !ok ? CODE_FAILED : tally.nwrong > 0 ? CODE_WRONG : 0;
@@ -146,16 +201,20 @@ int main(int argc, char **argv)
 
     if (argc < 2)
         return CODE_FAILED;
-    const bool is_last = strcmp(argv[1], "last") == 0, registered = strcmp(argv[1], "registered") == 0;
+    static const char *const kinds[] = {[HOST] = "check", [REGISTERED] = "registered", [DEVICE] = "device"};
+    const bool is_last = strcmp(argv[1], "last") == 0;
+    enum kind kind = HOST;
 
-    if (!is_last && !registered && strcmp(argv[1], "check") != 0)
+    while (!is_last && kind <= DEVICE && strcmp(argv[1], kinds[kind]) != 0)
+        kind++;
+    if (kind > DEVICE)
         return CODE_FAILED;
     if (hkt_comm_init_env(&comm, NULL) != HKT_OK)
         return complain("hkt_comm_init_env");
     for (int r = 0; r < hkt_comm_size(comm); r++)
         if (r != hkt_comm_rank(comm))
             printf("%d %s\n", r, hkt_comm_transport(comm, r));
-    const int code = is_last ? last(comm) : check(comm, registered, argc - 2, argv + 2);
+    const int code = is_last ? last(comm) : check(comm, kind, argc - 2, argv + 2);
 
     return hkt_comm_destroy(comm) != HKT_OK && code == 0 ? CODE_FAILED : code;
 }
