@@ -180,9 +180,9 @@ static enum hkt_status compare_claims(struct hkt_comm *comm, const struct claim 
     struct claim *all = hkt__calloc((size_t)comm->nranks, sizeof *all);
     enum hkt_status rc;
 
+    *out = (struct claims){.worst = HKT_OK, .culprit = -1, .first_host = -1};
     if (all == NULL)
         return hkt__comm_fail_here(comm, hkt__fail(HKT_ERR_NOMEM, "no memory to agree on memory"), "memory");
-    *out = (struct claims){.worst = HKT_OK, .culprit = -1, .first_host = -1};
     rc = hkt__internal_all_gather(own, all, sizeof *own, comm);
     for (int r = 0; r < comm->nranks && rc == HKT_OK; r++) {
         out->ndevices += all[r].is_device;

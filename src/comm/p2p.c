@@ -252,7 +252,8 @@ static enum hkt_status start_message(struct hkt_comm *comm, struct direction *di
     const struct hkt__bind bind = {
         .in = call->in, .out = call->out, .elem_bytes = hkt_dtype_size(call->dtype),
         .grid = {.cuts = 1, .count = call->count}, .nslices = 1, .channels = 1, .lane_first = HKT__P2P_LANE,
-        .empty_frames = true, .device = call->staging.is_lent ? &call->staging.device : NULL, .dtype = call->dtype, .stamp = message_stamp(call, dir->seq)};
+        .empty_frames = true, .device = call->staging.is_lent ? &call->staging.device : NULL, .dtype = call->dtype,
+        .stamp = message_stamp(call, dir->seq)};
 
     if (rc < 0)
         return rc;
