@@ -26,8 +26,16 @@ static void *use(void *arg)
 {
     (void)arg;
     hkt__keep_give(HKT__KEEP_BATCH, take(100));
+    hkt__keep_give(HKT__KEEP_BATCH, take(5000));
+    return NULL;
+}
 
-    /* What fits is kept; what does not replaces it; from then on nothing is allocated. */
+static void blocks_are_kept_by_this_thread(void **state)
+{
+    (void)state;
+    hkt__keep_give(HKT__KEEP_BATCH, take(100));
+
+    /* What fits is kept; what does not replaces it; from then on nothing is allocated. All threads are counted: there are none. */
     const uint64_t before = hkt__mem_count();
 
     hkt__keep_give(HKT__KEEP_BATCH, take(100));
@@ -37,13 +45,6 @@ static void *use(void *arg)
     assert_true(hkt__mem_count() == before + 1);
     hkt__keep_give(HKT__KEEP_BATCH, take(4999));
     assert_true(hkt__mem_count() == before + 1);
-    return NULL;
-}
-
-static void blocks_are_kept_by_this_thread(void **state)
-{
-    (void)state;
-    use(NULL);
 }
 
 static void blocks_are_freed_with_a_thread_that_ends(void **state)
