@@ -34,8 +34,10 @@ static enum hkt_status offer(struct hkt__pool_making *m, struct hkt__fdserver **
 {
     struct hkt__cuda_registered *reg = m->memory->registered;
     struct hkt__pool_note *own = &m->own;
-    enum hkt_status rc = hkt__cuda_registered_open(reg, &own->buffer);
+    enum hkt_status rc;
 
+    reg->module = m->comm->cuda; /* from here on there is something to close */
+    rc = hkt__cuda_registered_open(reg, &own->buffer);
     if (rc < 0 || reg->fd < 0)
         return rc;
     if (getrandom(own->key, sizeof own->key, 0) != (ssize_t)sizeof own->key)
@@ -115,7 +117,7 @@ static struct hkt__far_memory *memory_new(const struct hkt_comm *comm, const str
         hkt__free(reg);
         return NULL;
     }
-    *reg = (struct hkt__cuda_registered){.module = comm->cuda, .rank = comm->rank, .nranks = comm->nranks, .device = found->device,
+    *reg = (struct hkt__cuda_registered){.rank = comm->rank, .nranks = comm->nranks, .device = found->device,
                                          .data = data, .bytes = bytes, .fd = -1};
     *memory = (struct hkt__far_memory){.data = data, .bytes = bytes, .registered = reg};
     return memory;
