@@ -30,6 +30,14 @@ bool far_is_emulated(void)
     return is_emulated;
 }
 
+void far_need_emulation(const char *why)
+{
+    if (is_emulated)
+        return;
+    print_message("skipped: %s\n", why);
+    skip();
+}
+
 const struct hkt__cuda_module *module_of(struct ranks_rank *rank)
 {
     char why[512];

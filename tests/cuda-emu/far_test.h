@@ -24,6 +24,8 @@ bool far_test_begin(int argc, char **argv);
 const char *far_module_setting(void);
 /** The module is the emulated one. */
 bool far_is_emulated(void);
+/** Skips the test, and says why, where it is not. */
+void far_need_emulation(const char *why);
 const struct hkt__cuda_module *module_of(struct ranks_rank *rank);
 /** A function of the emulated module: emu.h, or CUDA's. */
 void *emulator(struct ranks_rank *rank, const char *name);

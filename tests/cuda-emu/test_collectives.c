@@ -176,8 +176,7 @@ static void a_call_of_cuda_that_fails_ends_the_communicator(void **state)
                                    .no_comm = true, .leaves_descriptors = true };
 
     (void)state;
-    if (!far_is_emulated())
-        skip();
+    far_need_emulation("of a GPU no call of CUDA can be made to fail");
     ranks_run(&job);
 }
 
@@ -263,8 +262,7 @@ static void info_tells_what_is_there(void **state)
     };
 
     (void)state;
-    if (!far_is_emulated())
-        skip();
+    far_need_emulation("a real machine's devices and driver are what they are");
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const char *settings[] = { cases[i][0] != NULL ? cases[i][0] : far_module_setting(), cases[i][1], NULL };
         const struct ranks_job job = { .kind = RANKS_THREADS, .nranks = 1, .settings = settings, .fn = feature_says,

@@ -552,8 +552,7 @@ static void what_is_wrong_on_one_rank_is_refused_on_all(void **state)
                                            { RANKS_PROCESSES, 2, "EMU_MEMORY_MB=32", false } };
 
     (void)state;
-    if (!far_is_emulated()) /* whose memory is not small */
-        skip();
+    far_need_emulation("of a GPU the memory is not small");
     for (size_t i = 0; i < sizeof groups / sizeof *groups; i++)
         run(&groups[i], wrong_calls);
     if (!ranks_small()) /* so many threads take long */
@@ -668,8 +667,7 @@ static void a_call_of_cuda_that_fails_leaves_nothing(void **state)
     static const struct group groups[] = { { RANKS_THREADS, 2, NULL, false }, { RANKS_THREADS, 2, "HOCKET_TRANSPORT=tcp", false } };
 
     (void)state;
-    if (!far_is_emulated())
-        skip();
+    far_need_emulation("of a GPU no call of CUDA can be made to fail");
     for (size_t i = 0; i < sizeof groups / sizeof *groups; i++)
         run(&groups[i], every_call_fails);
 }

@@ -326,8 +326,7 @@ static void messages_are_captured_in_graphs(void **state)
     static const struct group groups[] = { { RANKS_THREADS, 2, NULL, NULL }, { RANKS_PROCESSES, 3, NULL, NULL } };
 
     (void)state;
-    if (!far_is_emulated()) /* the module hides CUDA's own functions */
-        skip();
+    far_need_emulation("the module for GPUs hides CUDA's own functions");
     for (size_t i = 0; i < sizeof groups / sizeof *groups; i++)
         run(&groups[i], graph_of_a_ring);
 }
@@ -377,8 +376,7 @@ static void premultiplied_sums_run_on_streams_of_cuda(void **state)
                                            { RANKS_PROCESSES, 2, NULL, NULL } };
 
     (void)state;
-    if (!far_is_emulated())
-        skip();
+    far_need_emulation("of a GPU no call of CUDA can be made to fail");
     for (size_t i = 0; i < sizeof groups / sizeof *groups; i++)
         run(&groups[i], premultiplied_sums);
 }

@@ -180,8 +180,7 @@ static void calls_are_captured_in_graphs(void **state)
     static const struct group groups[] = { { RANKS_THREADS, 2, NULL, NULL }, { RANKS_PROCESSES, 2, NULL, NULL } };
 
     (void)state;
-    if (!far_is_emulated()) /* the module hides CUDA's own functions */
-        skip();
+    far_need_emulation("the module for GPUs hides CUDA's own functions");
     for (size_t i = 0; i < sizeof groups / sizeof *groups - (ranks_small() ? 1 : 0); i++) /* each sees its own calls alone */
         run(&groups[i], graphs);
 }
@@ -475,8 +474,7 @@ static void a_call_of_cuda_that_fails_is_agreed_upon(void **state)
                                    .no_comm = true, .leaves_descriptors = true };
 
     (void)state;
-    if (!far_is_emulated())
-        skip();
+    far_need_emulation("of a GPU no call of CUDA can be made to fail");
     ranks_run(&job);
 }
 
