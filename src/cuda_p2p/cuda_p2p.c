@@ -8,6 +8,7 @@
 #include "core/error.h"
 #include "core/mem.h"
 #include "core/settings.h"
+#include "transport/below.h"
 #include "transport/module.h"
 
 /* Within a host, the only place where these count: two copies by an engine over PCIe 4, 25 GB/s each, and the two calls of a
@@ -102,18 +103,18 @@ static enum hkt_status address(struct hkt__tp *base, void *out_blob, size_t *out
 {
     const struct hkt__p2p *tp = (const struct hkt__p2p *)base;
     const struct hkt__p2p_address own = {HKT__P2P_MAGIC, HKT__P2P_VERSION};
-    unsigned char below[HKT__TP_BLOB_MAX];
-    size_t bytes = 0;
-    const enum hkt_status rc = tp->below->ops->address(tp->below, below, &bytes);
 
-    if (rc < 0)
-        return rc;
-    if (bytes + sizeof own > HKT__TP_BLOB_MAX)
-        return hkt__fail(HKT_ERR_BUG, "an address of cuda_p2p takes %zu bytes", bytes + sizeof own);
-    memcpy(out_blob, &own, sizeof own);
-    memcpy((unsigned char *)out_blob + sizeof own, below, bytes);
-    *out_bytes = bytes + sizeof own;
-    return HKT_OK;
+    return hkt__below_address(tp->below, &own, sizeof own, out_blob, out_bytes);
+}
+
+static bool is_ours(const unsigned char *blob, size_t bytes)
+{
+    struct hkt__p2p_address theirs;
+
+    if (bytes < sizeof theirs)
+        return false;
+    memcpy(&theirs, blob, sizeof theirs);
+    return theirs.magic == HKT__P2P_MAGIC && theirs.version == HKT__P2P_VERSION;
 }
 
 /** Whom shm reaches, of those that have a device; what their devices reach is tried when links open. */
@@ -121,29 +122,11 @@ static enum hkt_status reach(struct hkt__tp *base, const unsigned char *blobs, c
                              unsigned char *out_ok)
 {
     struct hkt__p2p *tp = (struct hkt__p2p *)base;
-    const size_t nranks = (size_t)tp->job_nranks;
-    unsigned char *below = hkt__calloc(nranks, HKT__TP_BLOB_MAX);
-    size_t *below_bytes = hkt__calloc(nranks, sizeof *below_bytes);
-    enum hkt_status rc = HKT_OK;
+    const struct hkt__headed_blobs theirs = {blobs, bytes, tp->job_nranks, sizeof(struct hkt__p2p_address)};
 
-    for (size_t r = 0; r < nranks && below != NULL && below_bytes != NULL; r++) {
-        struct hkt__p2p_address theirs;
-
-        if (bytes[r] <= sizeof theirs || bytes[r] > HKT__TP_BLOB_MAX)
-            continue;
-        memcpy(&theirs, blobs + r * HKT__TP_BLOB_MAX, sizeof theirs);
-        if (theirs.magic != HKT__P2P_MAGIC || theirs.version != HKT__P2P_VERSION)
-            continue;
-        below_bytes[r] = bytes[r] - sizeof theirs;
-        memcpy(below + r * HKT__TP_BLOB_MAX, blobs + r * HKT__TP_BLOB_MAX + sizeof theirs, below_bytes[r]);
-    }
-    if (below == NULL || below_bytes == NULL)
-        rc = hkt__fail(HKT_ERR_NOMEM, "no memory for the addresses of %zu ranks", nranks);
-    else
-        rc = tp->below->ops->reach(tp->below, below, below_bytes, deadline_ns, out_ok);
-    hkt__free(below);
-    hkt__free(below_bytes);
-    return rc;
+    for (int i = 0; i < tp->job_nranks; i++)
+        out_ok[i] = is_ours(blobs + (size_t)i * HKT__TP_BLOB_MAX, bytes[i]);
+    return hkt__below_reach(tp->below, &theirs, deadline_ns, out_ok);
 }
 
 static const struct hkt__tp_ops p2p_ops = {

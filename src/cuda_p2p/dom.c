@@ -9,6 +9,7 @@
 #include "core/error.h"
 #include "core/log.h"
 #include "core/mem.h"
+#include "transport/below.h"
 
 #define NAP_NS 100000 /* while a payload is under way: nobody rings when it arrives */
 
@@ -119,36 +120,23 @@ enum hkt_status hkt__p2p_dom_connect(struct hkt__tp_dom *base, const unsigned ch
                                      const unsigned char *use)
 {
     struct hkt__p2p_dom *dom = (struct hkt__p2p_dom *)base;
-    const size_t nranks = (size_t)dom->nranks;
-    unsigned char *below = hkt__calloc(nranks, HKT__TP_BLOB_MAX);
-    size_t *below_bytes = hkt__calloc(nranks, sizeof *below_bytes);
-    enum hkt_status rc = HKT_OK;
+    const struct hkt__headed_blobs theirs = {blobs, bytes, dom->nranks, sizeof(struct hkt__p2p_dom_blob)};
 
-    if (below == NULL || below_bytes == NULL)
-        rc = hkt__fail(HKT_ERR_NOMEM, "no memory to connect %zu ranks", nranks);
-    for (size_t r = 0; r < nranks && rc == HKT_OK; r++) {
-        struct hkt__p2p_dom_blob *theirs = &dom->members[r];
+    for (int r = 0; r < dom->nranks; r++) {
+        struct hkt__p2p_dom_blob *head = &dom->members[r];
 
-        if (!use[r] && (int)r != dom->rank)
+        if (!use[r] && r != dom->rank)
             continue;
-        if (bytes[r] <= sizeof *theirs || bytes[r] > HKT__TP_BLOB_MAX) {
-            rc = hkt__fail_peer(HKT_ERR_BUG, (int)r, "rank %zu describes its memory in a way that cannot be: are all ranks of the "
-                                "same version?", r);
-            break;
-        }
-        memcpy(theirs, blobs + r * HKT__TP_BLOB_MAX, sizeof *theirs);
-        below_bytes[r] = bytes[r] - sizeof *theirs;
-        memcpy(below + r * HKT__TP_BLOB_MAX, blobs + r * HKT__TP_BLOB_MAX + sizeof *theirs, below_bytes[r]);
-        if (theirs->nslots != dom->tp->nslots || theirs->slot_bytes != dom->tp->slot_bytes)
-            rc = hkt__fail_peer(HKT_ERR_INVALID, (int)r, "rank %zu has %u slots of %llu bytes, this one %u of %zu: "
-                                "HOCKET_SHM_SLOTS and HOCKET_SHM_SLOT_BYTES must agree for cuda_p2p", r, theirs->nslots,
-                                (unsigned long long)theirs->slot_bytes, dom->tp->nslots, dom->tp->slot_bytes);
+        if (bytes[r] <= sizeof *head || bytes[r] > HKT__TP_BLOB_MAX)
+            return hkt__fail_peer(HKT_ERR_BUG, r, "rank %d describes its memory in a way that cannot be: are all ranks of the same "
+                                  "version?", r);
+        memcpy(head, blobs + (size_t)r * HKT__TP_BLOB_MAX, sizeof *head);
+        if (head->nslots != dom->tp->nslots || head->slot_bytes != dom->tp->slot_bytes)
+            return hkt__fail_peer(HKT_ERR_INVALID, r, "rank %d has %u slots of %llu bytes, this one %u of %zu: HOCKET_SHM_SLOTS "
+                                  "and HOCKET_SHM_SLOT_BYTES must agree for cuda_p2p", r, head->nslots,
+                                  (unsigned long long)head->slot_bytes, dom->tp->nslots, dom->tp->slot_bytes);
     }
-    if (rc == HKT_OK)
-        rc = dom->below->ops->dom_connect(dom->below, below, below_bytes, use);
-    hkt__free(below);
-    hkt__free(below_bytes);
-    return rc;
+    return hkt__below_connect(dom->below, &theirs, use);
 }
 
 /** Either this end sees that the other is closing, or the other sees that its arena is mapped. */

@@ -7,9 +7,9 @@
 
 #include "core/log.h"
 #include "core/mem.h"
+#include "transport/below.h"
 #include "transport/tables.h"
 
-#define WIRE_FRAME_BYTES 65536
 /* Where the plugin tells no figures: a small message over sockets between processes of one host, and 10 Gbit/s. */
 #define USUAL_LATENCY_NS 15000
 #define USUAL_MBITS 10000
@@ -120,18 +120,6 @@ static void net_close(struct hkt__tp *tp)
     hkt__free(net);
 }
 
-static enum hkt_status open_wire(struct hkt__net *net, const struct hkt__tp_params *params)
-{
-    struct hkt__tp_params wire_params = *params;
-
-    net->wire_settings = *params->settings;
-    net->wire_settings.tcp_sockets = 1;
-    if (net->wire_settings.tcp_frame_bytes < WIRE_FRAME_BYTES)
-        net->wire_settings.tcp_frame_bytes = WIRE_FRAME_BYTES;
-    wire_params.settings = &net->wire_settings;
-    return hkt__transport_find("tcp")->open(&wire_params, &net->wire);
-}
-
 static enum hkt_status net_open(const struct hkt__tp_params *params, struct hkt__tp **out_tp)
 {
     struct hkt__net *net = hkt__calloc(1, sizeof *net);
@@ -149,7 +137,7 @@ static enum hkt_status net_open(const struct hkt__tp_params *params, struct hkt_
     if (rc == HKT_OK)
         rc = open_plugin(net, params->settings->net_plugin);
     if (rc == HKT_OK)
-        rc = open_wire(net, params);
+        rc = hkt__below_open_tcp(params, &net->wire_settings, &net->wire);
     if (rc == HKT_OK)
         rc = hkt__transport_allowed(params->settings->transport, "tcp", &net->may_use_tcp);
     if (rc < 0) {
@@ -167,20 +155,9 @@ static enum hkt_status net_address(struct hkt__tp *tp, void *out_blob, size_t *o
     const struct hkt__net *net = (const struct hkt__net *)tp;
     struct hkt__net_blob blob = {.magic = HKT__NET_MAGIC, .version = HKT__NET_WIRE_VERSION, .may_use_tcp = net->may_use_tcp,
                                  .ndevices = (uint8_t)net->ndevices};
-    unsigned char wire[HKT__TP_BLOB_MAX];
-    size_t bytes = 0;
-    const enum hkt_status rc = net->wire->ops->address(net->wire, wire, &bytes);
 
-    if (rc < 0)
-        return rc;
-    if (sizeof blob + bytes > HKT__TP_BLOB_MAX)
-        return hkt__fail(HKT_ERR_BUG, "net: an address of %zu bytes", sizeof blob + bytes);
     snprintf(blob.plugin, sizeof blob.plugin, "%s", hkt__net_plugin_name(net->plugin));
-    blob.tcp_bytes = (uint16_t)bytes;
-    memcpy(out_blob, &blob, sizeof blob);
-    memcpy((unsigned char *)out_blob + sizeof blob, wire, bytes);
-    *out_bytes = sizeof blob + bytes;
-    return HKT_OK;
+    return hkt__below_address(net->wire, &blob, sizeof blob, out_blob, out_bytes);
 }
 
 /* ---- who is within reach ---- */
@@ -191,8 +168,7 @@ static bool read_blob(const unsigned char *bytes, size_t size, struct hkt__net_b
         return false;
     memcpy(out_blob, bytes, sizeof *out_blob);
     out_blob->plugin[sizeof out_blob->plugin - 1] = '\0';
-    return out_blob->magic == HKT__NET_MAGIC && out_blob->version == HKT__NET_WIRE_VERSION &&
-           sizeof *out_blob + out_blob->tcp_bytes == size;
+    return out_blob->magic == HKT__NET_MAGIC && out_blob->version == HKT__NET_WIRE_VERSION;
 }
 
 /** Whoever has the same plugin is taken to be reachable: the plugin finds out when a link opens. */
@@ -211,32 +187,14 @@ static enum hkt_status net_reach(struct hkt__tp *tp, const unsigned char *blobs,
                                  unsigned char *out_ok)
 {
     struct hkt__net *net = (struct hkt__net *)tp;
-    const size_t n = (size_t)net->job_nranks;
-    unsigned char *wire = hkt__calloc(n, HKT__TP_BLOB_MAX);
-    size_t *wire_bytes = hkt__calloc(n, sizeof *wire_bytes);
-    enum hkt_status rc = HKT_OK;
+    const struct hkt__headed_blobs theirs = {blobs, bytes, net->job_nranks, sizeof(struct hkt__net_blob)};
 
-    if (wire == NULL || wire_bytes == NULL) {
-        rc = hkt__fail(HKT_ERR_NOMEM, "net: no memory for the addresses of %zu ranks", n);
-        goto free_both;
-    }
-    for (size_t i = 0; i < n; i++) {
-        const unsigned char *blob = blobs + i * HKT__TP_BLOB_MAX;
+    for (int i = 0; i < net->job_nranks; i++)
+        out_ok[i] = read_blob(blobs + (size_t)i * HKT__TP_BLOB_MAX, bytes[i], &net->peers[i]);
+    const enum hkt_status rc = hkt__below_reach(net->wire, &theirs, deadline_ns, out_ok);
 
-        if (!read_blob(blob, bytes[i], &net->peers[i])) {
-            net->peers[i].magic = 0;
-            continue;
-        }
-        wire_bytes[i] = net->peers[i].tcp_bytes;
-        memcpy(wire + i * HKT__TP_BLOB_MAX, blob + sizeof(struct hkt__net_blob), wire_bytes[i]);
-    }
-    rc = net->wire->ops->reach(net->wire, wire, wire_bytes, deadline_ns, out_ok);
     for (int i = 0; i < net->job_nranks && rc == HKT_OK; i++)
-        out_ok[i] = i == net->job_rank || (out_ok[i] && net->peers[i].magic != 0 && is_alike(net, i));
-
-free_both:
-    hkt__free(wire);
-    hkt__free(wire_bytes);
+        out_ok[i] = i == net->job_rank || (out_ok[i] && is_alike(net, i));
     return rc;
 }
 

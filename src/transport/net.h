@@ -33,7 +33,7 @@
 #include "transport/transport.h"
 
 #define HKT__NET_MAGIC 0x4e544b48u   /* "HKTN" */
-#define HKT__NET_WIRE_VERSION 1
+#define HKT__NET_WIRE_VERSION 2
 #define HKT__NET_SLOTS 8             /* the interface promises 8 messages under way per connection */
 #define HKT__NET_FRAME_BYTES 131072
 #define HKT__NET_TEXT_MAX 512
@@ -41,8 +41,8 @@
 /** What one instance tells all others, in front of what its tcp tells; a wire format. */
 struct hkt__net_blob {
     uint32_t magic;
-    uint16_t version, tcp_bytes;
-    uint8_t may_use_tcp, ndevices, zero[6];
+    uint16_t version;
+    uint8_t may_use_tcp, ndevices;
     char plugin[HKT__NET_NAME_MAX];  /* both ends need the same */
 };
 
@@ -58,7 +58,7 @@ struct hkt__net {
     void *context;
     int ndevices;                    /* those used: the fastest */
     struct hkt__net_device devices[HKT__NET_DEVICES_MAX];
-    struct hkt__net_blob *peers;     /* [job_nranks] after reach; magic 0: absent */
+    struct hkt__net_blob *peers;     /* [job_nranks] after reach, of those that are in it */
 };
 
 struct hkt__net_link;
@@ -123,7 +123,7 @@ struct hkt__net_message {
 /** A message that is being sent or received, in as many frames as the channel likes. */
 struct hkt__net_mail {
     struct hkt__net_message message;
-    size_t done;
+    size_t done;                     /* bytes */
 };
 
 struct hkt__net_link {

@@ -12,6 +12,7 @@
 
 #include "core/log.h"
 #include "core/mem.h"
+#include "transport/below.h"
 #include "transport/net.h"
 
 /* ---- failing ---- */
@@ -35,27 +36,9 @@ enum hkt_status hkt__net_link_failed(const struct hkt__net_link *link)
 
 /* ---- messages over tcp ---- */
 
-/** OK when it is through; AGAIN. */
-static enum hkt_status mail_send(struct hkt__chan *chan, struct hkt__net_mail *mail)
+static enum hkt_status mail_send(struct hkt__net_link *link)
 {
-    static const struct hkt__stamp stamp = {.root = -1};
-
-    while (mail->done < sizeof mail->message) {
-        const size_t left = sizeof mail->message - mail->done;
-        struct hkt__room room;
-        enum hkt_status rc = chan->ops->tx_begin(chan, left, &room);
-
-        if (rc != HKT_OK)
-            return rc;
-        const size_t bytes = room.bytes < left ? room.bytes : left;
-
-        memcpy(room.data, (const unsigned char *)&mail->message + mail->done, bytes);
-        rc = chan->ops->tx_end(chan, bytes, &stamp);
-        if (rc != HKT_OK)
-            return rc;
-        mail->done += bytes;
-    }
-    return HKT_OK;
+    return hkt__mail_send(link->wire_tx, &link->out.message, sizeof link->out.message, &link->out.done);
 }
 
 static enum hkt_status check_message(const struct hkt__net_link *link, enum hkt__net_stage kind)
@@ -70,23 +53,9 @@ static enum hkt_status check_message(const struct hkt__net_link *link, enum hkt_
 
 static enum hkt_status mail_receive(struct hkt__net_link *link, enum hkt__net_stage kind)
 {
-    struct hkt__net_mail *mail = &link->in;
+    const enum hkt_status rc = hkt__mail_receive(link->wire_rx, &link->in.message, sizeof link->in.message, &link->in.done);
 
-    while (mail->done < sizeof mail->message) {
-        struct hkt__view view;
-        const enum hkt_status rc = link->wire_rx->ops->rx_begin(link->wire_rx, &view);
-
-        if (rc != HKT_OK)
-            return rc;
-        if (view.bytes > sizeof mail->message - mail->done)
-            return hkt__fail_peer(HKT_ERR_CORRUPT, link->peer, "net: rank %d sent %zu bytes where %zu were left of a message: run "
-                                  "the same version of hocket on all ranks", link->peer, view.bytes,
-                                  sizeof mail->message - mail->done);
-        memcpy((unsigned char *)&mail->message + mail->done, view.data, view.bytes);
-        mail->done += view.bytes;
-        link->wire_rx->ops->rx_end(link->wire_rx);
-    }
-    return check_message(link, kind);
+    return rc == HKT_OK ? check_message(link, kind) : rc;
 }
 
 /** The next message to the peer. */
@@ -332,7 +301,7 @@ static enum hkt_status conclude(struct hkt__net_link *link)
 /** Both directions of the current message. */
 static enum hkt_status exchange(struct hkt__net_link *link, enum hkt__net_stage kind)
 {
-    enum hkt_status rc = mail_send(link->wire_tx, &link->out);
+    enum hkt_status rc = mail_send(link);
 
     if (rc == HKT_OK)
         rc = mail_receive(link, kind);
@@ -407,5 +376,5 @@ void hkt__net_link_say_bye(struct hkt__net_link *link)
     if (link->stage != HKT__NET_OPEN)
         return;
     write_mail(link, HKT__NET_MOVED)->number = link->tx.seq - 1;
-    (void)mail_send(link->wire_tx, &link->out); /* a peer that does not hear it sees the channel end */
+    (void)mail_send(link); /* a peer that does not hear it sees the channel end */
 }

@@ -9,13 +9,13 @@
 #include "core/clock.h"
 #include "core/log.h"
 #include "core/mem.h"
+#include "transport/below.h"
 #include "transport/module.h"
 #include "transport/verbs.h"
 
 static const struct hkt__tp_ops verbs_ops;
 
 #define INLINE_ASKED 220  /* bytes: what common adapters take without a second fetch of the request */
-#define WIRE_FRAME_BYTES 65536
 /* Of frames. On Soft-RoCE, where figures scatter widely, all-gathers were 30 % faster with 256 KiB than with 64 KiB in three
  * of four measurements (docs/bench/2026-11-30-rdma.md). */
 #define SLOT_BYTES_MOST ((size_t)262144)
@@ -260,18 +260,6 @@ static enum hkt_status open_rails(struct hkt__verbs *verbs)
     return rc;
 }
 
-static enum hkt_status open_wire(struct hkt__verbs *verbs, const struct hkt__tp_params *params)
-{
-    struct hkt__tp_params wire_params = *params;
-
-    verbs->wire_settings = *params->settings;
-    verbs->wire_settings.tcp_sockets = 1;
-    if (verbs->wire_settings.tcp_frame_bytes < WIRE_FRAME_BYTES)
-        verbs->wire_settings.tcp_frame_bytes = WIRE_FRAME_BYTES;
-    wire_params.settings = &verbs->wire_settings;
-    return hkt__transport_find("tcp")->open(&wire_params, &verbs->wire);
-}
-
 static enum hkt_status verbs_open(const struct hkt__tp_params *params, struct hkt__tp **out_tp)
 {
     struct hkt__verbs *verbs = hkt__calloc(1, sizeof *verbs);
@@ -294,7 +282,7 @@ static enum hkt_status verbs_open(const struct hkt__tp_params *params, struct hk
     if (rc == HKT_OK)
         rc = open_rails(verbs);
     if (rc == HKT_OK)
-        rc = open_wire(verbs, params);
+        rc = hkt__below_open_tcp(params, &verbs->wire_settings, &verbs->wire);
     if (rc < 0) {
         verbs_close(&verbs->tp);
         return rc;
@@ -309,14 +297,7 @@ static enum hkt_status verbs_address(struct hkt__tp *tp, void *out_blob, size_t 
     struct hkt__verbs_blob blob = {.magic = HKT__VERBS_MAGIC, .version = HKT__VERBS_VERSION,
                                    .nrails = (uint16_t)verbs->nrails, .slots = verbs->slots, .slot_bytes = verbs->slot_bytes,
                                    .qps = (uint8_t)verbs->settings->ib_qps, .may_use_tcp = verbs->may_use_tcp};
-    unsigned char wire[HKT__TP_BLOB_MAX];
-    size_t bytes = 0;
-    const enum hkt_status rc = verbs->wire->ops->address(verbs->wire, wire, &bytes);
 
-    if (rc < 0)
-        return rc;
-    if (sizeof blob + bytes > HKT__TP_BLOB_MAX)
-        return hkt__fail(HKT_ERR_BUG, "verbs: an address of %zu bytes", sizeof blob + bytes);
     for (int i = 0; i < verbs->nrails; i++) {
         const struct hkt__verbs_port *port = &verbs->rails[i].port;
 
@@ -324,11 +305,7 @@ static enum hkt_status verbs_address(struct hkt__tp *tp, void *out_blob, size_t 
                                                       .mbits = port->mbits};
         memcpy(blob.rails[i].gid, port->gid.raw, sizeof blob.rails[i].gid);
     }
-    blob.tcp_bytes = (uint16_t)bytes;
-    memcpy(out_blob, &blob, sizeof blob);
-    memcpy((unsigned char *)out_blob + sizeof blob, wire, bytes);
-    *out_bytes = sizeof blob + bytes;
-    return HKT_OK;
+    return hkt__below_address(verbs->wire, &blob, sizeof blob, out_blob, out_bytes);
 }
 
 /* ---- who is within reach ---- */
@@ -340,8 +317,7 @@ static bool read_blob(const unsigned char *bytes, size_t size, struct hkt__verbs
     memcpy(out_blob, bytes, sizeof *out_blob);
     return out_blob->magic == HKT__VERBS_MAGIC && out_blob->version == HKT__VERBS_VERSION && out_blob->nrails >= 1 &&
            out_blob->nrails <= HKT__VERBS_RAILS_MAX && out_blob->qps >= 1 && out_blob->qps <= HKT__VERBS_QPS_MAX &&
-           out_blob->slots >= 2 && out_blob->slots <= HKT__VERBS_SLOTS_MAX && out_blob->slot_bytes >= HKT__LINE &&
-           sizeof *out_blob + out_blob->tcp_bytes == size;
+           out_blob->slots >= 2 && out_blob->slots <= HKT__VERBS_SLOTS_MAX && out_blob->slot_bytes >= HKT__LINE;
 }
 
 /** Can a packet find the way from a rail to a peer's? */
@@ -409,34 +385,22 @@ static enum hkt_status verbs_reach(struct hkt__tp *tp, const unsigned char *blob
                                    int64_t deadline_ns, unsigned char *out_ok)
 {
     struct hkt__verbs *verbs = verbs_of(tp);
-    const size_t n = (size_t)verbs->job_nranks;
-    unsigned char *wire = hkt__calloc(n, HKT__TP_BLOB_MAX), *verdicts = hkt__calloc(n, 1);
-    size_t *wire_bytes = hkt__calloc(n, sizeof *wire_bytes);
-    enum hkt_status rc = HKT_OK;
+    const struct hkt__headed_blobs theirs = {blobs, bytes, verbs->job_nranks, sizeof(struct hkt__verbs_blob)};
+    unsigned char *verdicts = hkt__calloc((size_t)verbs->job_nranks, 1);
 
-    if (wire == NULL || wire_bytes == NULL || verdicts == NULL) {
-        rc = hkt__fail(HKT_ERR_NOMEM, "verbs: no memory for the addresses of %zu ranks", n);
-        goto free_all;
-    }
-    for (size_t i = 0; i < n; i++) {
-        const unsigned char *blob = blobs + i * HKT__TP_BLOB_MAX;
-
-        if (!read_blob(blob, bytes[i], &verbs->peers[i])) {
+    if (verdicts == NULL)
+        return hkt__fail(HKT_ERR_NOMEM, "verbs: no memory for the addresses of %d ranks", verbs->job_nranks);
+    for (int i = 0; i < verbs->job_nranks; i++) {
+        out_ok[i] = read_blob(blobs + (size_t)i * HKT__TP_BLOB_MAX, bytes[i], &verbs->peers[i]);
+        if (!out_ok[i])
             verbs->peers[i].nrails = 0;
-            continue;
-        }
-        wire_bytes[i] = verbs->peers[i].tcp_bytes;
-        memcpy(wire + i * HKT__TP_BLOB_MAX, blob + sizeof(struct hkt__verbs_blob), wire_bytes[i]);
     }
-    rc = verbs->wire->ops->reach(verbs->wire, wire, wire_bytes, deadline_ns, out_ok);
+    const enum hkt_status rc = hkt__below_reach(verbs->wire, &theirs, deadline_ns, out_ok);
+
     for (int i = 0; i < verbs->job_nranks && rc == HKT_OK; i++) {
         verdicts[i] = i == verbs->job_rank || (verbs->peers[i].nrails > 0 && reaches(verbs, i, deadline_ns, verdicts));
         out_ok[i] = out_ok[i] && verdicts[i];
     }
-
-free_all:
-    hkt__free(wire);
-    hkt__free(wire_bytes);
     hkt__free(verdicts);
     return rc;
 }

@@ -4,7 +4,6 @@
  *   verbs_port.c   devices, ports and GIDs of this host, which of them to use, and why not the others
  *   verbs_dom.c    domains: completion queues, sleeping, closing
  *   verbs_link.c   the two channels of a lane to one peer: memory, queue pairs, opening
- *   verbs_wire.c   the messages that open a link, over a channel of tcp
  *   verbs_path.c   one queue pair: posting, completions, its end
  *   verbs_chan.c   frames over the paths of a link
  *   verbs_mem.c    memory of the user that frames are sent from where they lie
@@ -95,12 +94,11 @@ struct hkt__verbs_blob {
     uint32_t magic;
     uint16_t version, nrails;
     uint32_t slots, slot_bytes;
-    uint8_t qps, may_use_tcp;
-    uint16_t tcp_bytes;
+    uint8_t qps, may_use_tcp, zero[2];
     struct hkt__verbs_rail_blob rails[HKT__VERBS_RAILS_MAX];
 };
 #define HKT__VERBS_MAGIC 0x56544b48u /* "HKTV" */
-#define HKT__VERBS_VERSION 2
+#define HKT__VERBS_VERSION 3
 
 struct hkt__verbs_rail {
     struct hkt__verbs_port port;
@@ -276,7 +274,7 @@ int hkt__verbs_path_entries(const struct hkt__verbs_link *link);
 /** A completion of one of the domain's queues. */
 void hkt__verbs_path_complete(struct hkt__verbs_dom *dom, const struct ibv_wc *wc);
 
-/* ---- the wire (verbs_wire.c) ---- */
+/* ---- the wire ---- */
 
 /** What the ends of a link tell each other, in this order: HELLO, READY, VERDICT. A wire format. */
 struct hkt__verbs_hello {
@@ -299,10 +297,6 @@ struct hkt__verbs_message {
 };
 _Static_assert(sizeof(struct hkt__verbs_hello) <= HKT__VERBS_TEXT_MAX + 64 &&
                sizeof(struct hkt__verbs_state) <= HKT__VERBS_TEXT_MAX + 64, "messages must fit");
-
-/** OK when it is through; AGAIN. */
-enum hkt_status hkt__verbs_message_send(struct hkt__chan *chan, struct hkt__verbs_message *message);
-enum hkt_status hkt__verbs_message_receive(struct hkt__chan *chan, struct hkt__verbs_message *message);
 
 /* ---- links (verbs_link.c) ---- */
 

@@ -11,6 +11,7 @@
 
 #include "core/log.h"
 #include "core/mem.h"
+#include "transport/below.h"
 #include "transport/verbs.h"
 
 static const struct hkt__verbs_blob *peer_blob(const struct hkt__verbs_link *link)
@@ -231,7 +232,7 @@ static void push_warning(struct hkt__verbs_link *link)
             write_state(link);
             link->is_warning_due = false;
         }
-        if (hkt__verbs_message_send(link->wire_tx, &link->out) != HKT_OK)
+        if (hkt__mail_send(link->wire_tx, link->out.data, link->out.bytes, &link->out.done) != HKT_OK)
             return; /* a peer that is gone is noticed by listening */
     }
 }
@@ -268,7 +269,7 @@ bool hkt__verbs_link_listen(struct hkt__verbs_link *link)
     else
         push_warning(link);
     while (rc == HKT_OK && link->stage == HKT__VERBS_OPEN && link->failed == HKT_OK) {
-        rc = hkt__verbs_message_receive(link->wire_rx, &link->in);
+        rc = hkt__mail_receive(link->wire_rx, link->in.data, link->in.bytes, &link->in.done);
         if (rc == HKT_OK)
             rc = take_state(link);
         if (rc == HKT_OK)
@@ -351,10 +352,10 @@ static enum hkt_status conclude(struct hkt__verbs_link *link)
 /** Both directions of the current message. */
 static enum hkt_status exchange(struct hkt__verbs_link *link)
 {
-    enum hkt_status rc = hkt__verbs_message_send(link->wire_tx, &link->out);
+    enum hkt_status rc = hkt__mail_send(link->wire_tx, link->out.data, link->out.bytes, &link->out.done);
 
     if (rc == HKT_OK)
-        rc = hkt__verbs_message_receive(link->wire_rx, &link->in);
+        rc = hkt__mail_receive(link->wire_rx, link->in.data, link->in.bytes, &link->in.done);
     return rc == HKT_AGAIN ? HKT_IN_PROGRESS : rc;
 }
 
