@@ -34,7 +34,7 @@ static void await_explanation(const struct hkt_comm *comm)
     const int64_t until_ns = hkt__now_ns() + EXPLANATION_NS;
 
     while (hkt__comm_failed(comm) == HKT_OK && hkt__now_ns() < until_ns)
-        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+        hkt__sleep_ns(1000000);
 }
 
 enum hkt_status hkt__comm_fail_here(struct hkt_comm *comm, enum hkt_status status, const char *context)

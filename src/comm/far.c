@@ -3,7 +3,6 @@
 
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 
 #include "core/clock.h"
 #include "core/log.h"
@@ -339,7 +338,7 @@ static enum hkt_status go_on_staged(struct hkt__collective *work)
     const enum hkt_status rc = hkt__far_stream_query(work->call->far);
 
     if (rc == HKT_IN_PROGRESS)
-        nanosleep(&(struct timespec){.tv_nsec = 20000}, NULL); /* what it does may take long: that is no wait for a peer */
+        hkt__sleep_ns(HKT__CUDA_NAP_NS); /* what it does may take long: that is no wait for a peer */
     if (rc != HKT_OK)
         return rc;
     if (work->record != NULL)
@@ -379,7 +378,7 @@ static int await_launches(const struct hkt__far *far, int64_t until_ns)
     int rc;
 
     while ((rc = far->comm->cuda->event_query(far->event)) == HKT__CUDA_NOT_READY && hkt__now_ns() < until_ns)
-        nanosleep(&(struct timespec){.tv_nsec = 20000}, NULL);
+        hkt__sleep_ns(HKT__CUDA_NAP_NS);
     return rc;
 }
 

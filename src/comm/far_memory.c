@@ -7,7 +7,6 @@
  * allocation is known to anybody, and after all ranks are done with it. */
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 
 #include "comm/far_net.h"
 #include "comm/far_pools.h"
@@ -314,7 +313,7 @@ static enum hkt_status await_launches(const struct hkt__far *far, const char *wh
             return hkt__comm_report(far->comm);
         if (hkt__now_ns() > until_ns)
             return hkt__comm_fail_here(far->comm, hkt__fail(HKT_ERR_TIMEOUT, "a launch has not ended (HOCKET_TIMEOUT)"), what);
-        nanosleep(&(struct timespec){.tv_nsec = 20000}, NULL);
+        hkt__sleep_ns(HKT__CUDA_NAP_NS);
     }
     return HKT_OK;
 }

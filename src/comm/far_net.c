@@ -4,7 +4,6 @@
 #include <sched.h>
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "comm/far.h"
@@ -55,7 +54,7 @@ static int copy_now(const struct hkt_comm *comm, void *dst, const void *src, siz
         if (polls < SPINS)
             sched_yield();
         else
-            nanosleep(&(struct timespec){.tv_nsec = 20000}, NULL);
+            hkt__sleep_ns(HKT__CUDA_NAP_NS);
     }
     return enqueued != 0 ? enqueued : rc;
 }

@@ -2,7 +2,6 @@
  * stream looks at the communicators that use it, and gives those up whose deadline has passed. */
 #include <pthread.h>
 #include <stdio.h>
-#include <time.h>
 
 #include "comm/far.h"
 #include "core/clock.h"
@@ -91,7 +90,7 @@ enum hkt_status hkt__far_stream_wait(const struct hkt__far_stream *far)
     for (int polls = 0; (rc = hkt__far_stream_query(far)) == HKT_IN_PROGRESS; polls++) {
         if (polls < 100)
             continue;
-        nanosleep(&(struct timespec){.tv_nsec = 20000}, NULL);
+        hkt__sleep_ns(HKT__CUDA_NAP_NS);
         (void)look_at_users(far, hkt__now_ns() - begin_ns, 0); /* one that has failed ends its launches: soon all is over */
     }
     return rc == HKT_OK ? look_at_users(far, 0, 0) : rc;

@@ -10,7 +10,6 @@
  * Invariant: notes arrive in the monitor thread, under job->lock, which also guards comm->watch.heard. */
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 
 #include "comm/comm_int.h"
 #include "core/clock.h"
@@ -110,7 +109,7 @@ static int64_t ask(const struct hkt_comm *comm)
     hkt__boot_note(comm->job->boot, &note);
     answer(comm);
     while (!all_answered(comm, since_ns) && hkt__comm_failed(comm) == HKT_OK && hkt__now_ns() < now_ns + ANSWER_NS)
-        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+        hkt__sleep_ns(1000000);
     return since_ns;
 }
 

@@ -5,10 +5,10 @@
  * Those on streams of CUDA run on the devices where they can (far_messages.c); else here, once their streams are idle. */
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 
 #include "comm/far.h"
 #include "comm/stage.h"
+#include "core/clock.h"
 #include "core/mem.h"
 #include "exec/call.h"
 
@@ -310,7 +310,7 @@ static enum hkt_status wait_for_streams(struct hkt_comm *comm)
         const enum hkt_status rc = hkt__far_stream_query(p2p->calls[p2p->nwaited].far);
 
         if (rc == HKT_IN_PROGRESS)
-            nanosleep(&(struct timespec){.tv_nsec = 20000}, NULL);
+            hkt__sleep_ns(HKT__CUDA_NAP_NS);
         if (rc != HKT_OK)
             return rc;
     }

@@ -5,25 +5,16 @@
  * instruction would hold every call up until the line just sent to a peer has been fetched from there, 0.1 us or more.
  * So pass may look at `waiters` before its own store is visible and miss a waiter that has just looked at `serving`. That
  * window is as short as a store buffer: a waiter sleeps LOOK_AGAIN_NS at first, and only then for good. */
-#include <errno.h>
-#include <time.h>
-
 #include "comm/comm_int.h"
+#include "core/clock.h"
 
 #define LOOK_AGAIN_NS 1000000
 
 enum hkt_status hkt__turn_init(struct hkt__turn *turn)
 {
-    pthread_condattr_t monotonic;
-
     if (pthread_mutex_init(&turn->lock, NULL) != 0)
         return hkt__fail_sys(HKT_ERR_SYSTEM, "cannot make a mutex");
-    pthread_condattr_init(&monotonic); /* these two cannot fail on Linux */
-    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-    const int failed = pthread_cond_init(&turn->changed, &monotonic);
-
-    pthread_condattr_destroy(&monotonic);
-    if (failed) {
+    if (hkt__cond_init(&turn->changed) != 0) {
         pthread_mutex_destroy(&turn->lock);
         return hkt__fail_sys(HKT_ERR_SYSTEM, "cannot make a condition variable");
     }
@@ -45,18 +36,6 @@ uint64_t hkt__turn_take(struct hkt__turn *turn)
     return ticket;
 }
 
-/** One sleep after which whatever pass did before it could see this waiter is visible here. */
-static void sleep_briefly(struct hkt__turn *turn)
-{
-    struct timespec until;
-
-    clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_nsec += LOOK_AGAIN_NS;
-    until.tv_sec += until.tv_nsec / 1000000000;
-    until.tv_nsec %= 1000000000;
-    pthread_cond_timedwait(&turn->changed, &turn->lock, &until);
-}
-
 void hkt__turn_wait(struct hkt__turn *turn, uint64_t ticket)
 {
     if (atomic_load_explicit(&turn->serving, memory_order_acquire) >= ticket) /* T2 */
@@ -65,7 +44,7 @@ void hkt__turn_wait(struct hkt__turn *turn, uint64_t ticket)
     /* seq_cst: the waiter is announced before it looks. */
     atomic_fetch_add_explicit(&turn->waiters, 1, memory_order_seq_cst);
     if (atomic_load_explicit(&turn->serving, memory_order_seq_cst) < ticket)
-        sleep_briefly(turn);
+        hkt__cond_wait_ns(&turn->changed, &turn->lock, LOOK_AGAIN_NS);
     while (atomic_load_explicit(&turn->serving, memory_order_acquire) < ticket)
         pthread_cond_wait(&turn->changed, &turn->lock);
     atomic_fetch_sub_explicit(&turn->waiters, 1, memory_order_relaxed);

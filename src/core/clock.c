@@ -1,4 +1,4 @@
-/* The rate of the time-stamp counter is measured against CLOCK_MONOTONIC once per process. */
+/* All of it by CLOCK_MONOTONIC, against which the rate of the time-stamp counter is measured once per process. */
 #include "core/clock.h"
 
 #include <pthread.h>
@@ -33,4 +33,35 @@ double hkt__ticks_ns(uint64_t ticks)
 
     pthread_once(&once, measure_rate);
     return (double)ticks * ns_per_tick;
+}
+
+static struct timespec timespec_of(int64_t ns)
+{
+    return (struct timespec){.tv_sec = ns / 1000000000, .tv_nsec = ns % 1000000000};
+}
+
+void hkt__sleep_ns(int64_t ns)
+{
+    const struct timespec duration = timespec_of(ns);
+
+    (void)nanosleep(&duration, NULL);
+}
+
+int hkt__cond_init(pthread_cond_t *cond)
+{
+    pthread_condattr_t monotonic;
+
+    pthread_condattr_init(&monotonic); /* these two cannot fail on Linux */
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    const int error = pthread_cond_init(cond, &monotonic);
+
+    pthread_condattr_destroy(&monotonic);
+    return error;
+}
+
+void hkt__cond_wait_ns(pthread_cond_t *cond, pthread_mutex_t *lock, int64_t ns)
+{
+    const struct timespec until = timespec_of(hkt__now_ns() + ns);
+
+    (void)pthread_cond_timedwait(cond, lock, &until);
 }

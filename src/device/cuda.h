@@ -7,6 +7,9 @@
 
 #include "kernels/kernels.h"
 
+/* Between two looks at what a device does: a look is a call of the driver's, of some microseconds, that holds up others. */
+#define HKT__CUDA_NAP_NS 20000
+
 /** The module, opened at the first call; NULL: none, and why in out_why. `on`: HOCKET_CUDA of the settings. Starts the
  *  driver. */
 const struct hkt__cuda_module *hkt__cuda_open(const char *on, char *out_why, size_t bytes);

@@ -7,7 +7,6 @@
 #include <stddef.h>
 #include <string.h>
 #include <sys/random.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "core/bits.h"
@@ -76,7 +75,7 @@ int hkt__cuda_drain(const struct hkt__cuda_module *module, void *stream, int dev
         nfailed += rc != HKT__CUDA_NOT_READY;
         if (nfailed > 1)
             break;
-        nanosleep(&(struct timespec){.tv_nsec = 20000}, NULL);
+        hkt__sleep_ns(HKT__CUDA_NAP_NS);
     }
     return rc;
 }

@@ -69,17 +69,6 @@ static int deliverable(const struct hkt__net_dom *dom)
 
 /* ---- the pump ---- */
 
-static void wait_for_work(struct hkt__net_dom *dom, int64_t ns)
-{
-    struct timespec until;
-
-    clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_nsec += ns;
-    until.tv_sec += until.tv_nsec / 1000000000;
-    until.tv_nsec %= 1000000000;
-    (void)pthread_cond_timedwait(&dom->work, &dom->lock, &until);
-}
-
 /* Works while frames are to be sent and the user makes no calls. */
 static void *pump_main(void *arg)
 {
@@ -95,10 +84,10 @@ static void *pump_main(void *arg)
             dom->is_pump_idle = false;
             continue;
         }
-        wait_for_work(dom, PUMP_TICK_NS);
+        hkt__cond_wait_ns(&dom->work, &dom->lock, PUMP_TICK_NS);
         while (dom->calls == calls && deliverable(dom) > 0 && !dom->is_closing)
             if (!hkt__net_push(dom))
-                wait_for_work(dom, PUMP_NAP_NS);
+                hkt__cond_wait_ns(&dom->work, &dom->lock, PUMP_NAP_NS);
     }
     pthread_mutex_unlock(&dom->lock);
     return NULL;
@@ -161,17 +150,6 @@ static void dom_free(struct hkt__net_dom *dom)
     hkt__free(dom);
 }
 
-static void init_sync(struct hkt__net_dom *dom)
-{
-    pthread_condattr_t attributes;
-
-    pthread_mutex_init(&dom->lock, NULL);
-    pthread_condattr_init(&attributes);
-    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-    pthread_cond_init(&dom->work, &attributes);
-    pthread_condattr_destroy(&attributes);
-}
-
 enum hkt_status hkt__net_dom_open(struct hkt__tp *tp, const struct hkt__tp_members *members, struct hkt__tp_dom **out_dom,
                                   void *out_blob, size_t *out_bytes)
 {
@@ -190,7 +168,8 @@ enum hkt_status hkt__net_dom_open(struct hkt__tp *tp, const struct hkt__tp_membe
     dom->use = hkt__calloc((size_t)members->nranks, 1);
     dom->links = hkt__calloc(link_count(dom), sizeof(struct hkt__net_link *));
     dom->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    init_sync(dom);
+    pthread_mutex_init(&dom->lock, NULL);
+    (void)hkt__cond_init(&dom->work);
     if (dom->use == NULL || dom->links == NULL)
         rc = hkt__fail(HKT_ERR_NOMEM, "net: no memory for a communicator of %d ranks", members->nranks);
     else if (dom->wake_fd < 0)
@@ -249,7 +228,7 @@ static void flush(struct hkt__net_dom *dom)
         if (is_moving)
             end_ns = hkt__now_ns() + FLUSH_NS;
         else
-            (void)ppoll(NULL, 0, &(struct timespec){.tv_nsec = PUMP_NAP_NS}, NULL);
+            hkt__sleep_ns(PUMP_NAP_NS);
     }
     if (left > 0)
         hkt__log(HKT__SUB_TRANSPORT, HKT__LOG_WARN, "net: closed with %d frames that the plugin has not sent", left);

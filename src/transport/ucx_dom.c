@@ -61,17 +61,6 @@ void hkt__ucx_progress(struct hkt__ucx_dom *dom)
 
 /* ---- the pump ---- */
 
-static void wait_for_work(struct hkt__ucx_dom *dom, int64_t ns)
-{
-    struct timespec until;
-
-    clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_nsec += ns;
-    until.tv_sec += until.tv_nsec / 1000000000;
-    until.tv_nsec %= 1000000000;
-    (void)pthread_cond_timedwait(&dom->work, &dom->lock, &until);
-}
-
 /** Sleep until the worker has something to do, or a tick has passed. Under the lock, which is open meanwhile. */
 static void wait_for_worker(struct hkt__ucx_dom *dom)
 {
@@ -97,7 +86,7 @@ static void *pump_main(void *arg)
             pthread_cond_wait(&dom->work, &dom->lock);
             continue;
         }
-        wait_for_work(dom, PUMP_TICK_NS);
+        hkt__cond_wait_ns(&dom->work, &dom->lock, PUMP_TICK_NS);
         while (dom->calls == calls && dom->flying > 0 && !dom->is_closing) {
             const bool moved = work(dom);
 
@@ -225,17 +214,6 @@ static enum hkt_status draw_nonce(uint64_t *out_nonce)
     return HKT_OK;
 }
 
-static void init_sync(struct hkt__ucx_dom *dom)
-{
-    pthread_condattr_t attributes;
-
-    pthread_mutex_init(&dom->lock, NULL);
-    pthread_condattr_init(&attributes);
-    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-    pthread_cond_init(&dom->work, &attributes);
-    pthread_condattr_destroy(&attributes);
-}
-
 static void dom_free(struct hkt__ucx_dom *dom)
 {
     if (dom->worker != NULL)
@@ -297,7 +275,8 @@ enum hkt_status hkt__ucx_dom_open(struct hkt__tp *tp, const struct hkt__tp_membe
     dom->lanes = members->lanes;
     dom->job_ranks = members->job_ranks;
     dom->wake_fd = -1;
-    init_sync(dom);
+    pthread_mutex_init(&dom->lock, NULL);
+    (void)hkt__cond_init(&dom->work);
     const enum hkt_status rc = dom_fill(dom, &blob);
 
     if (rc < 0) {
