@@ -31,7 +31,7 @@ struct job {
     const struct run_opts *opts;
     struct rank *ranks;
     int live;
-    int epoll_fd, signal_fd, launcher_pipe;
+    int epoll_fd, signal_fd;
     int root_fd; /* keeps the port of HOCKET_ROOT reserved until the job has ended */
     bool has_pidfds, reap_pending, launcher_died;
     int interrupts;                       /* INT, TERM, HUP, QUIT passed on so far */
@@ -309,7 +309,6 @@ static bool open_job(struct job *job, const struct run_opts *opts, int launcher_
 
     run_signals(&signals);
     *job = (struct job){ .opts = opts,
-                         .launcher_pipe = launcher_pipe,
                          .has_pidfds = true,
                          .root_fd = -1,
                          .timeout_at = NEVER,

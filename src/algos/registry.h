@@ -13,13 +13,11 @@ struct hkt__algo {
     hkt__build_fn *build;
     /** "" or why the case cannot be served ("needs a power-of-two number of ranks"). NULL: serves all. */
     const char *(*restriction)(int nranks, bool in_place);
-    /** For the default choice, about rounds * latency + messages * overhead + volume * n / bandwidth; algos/formulas.h
-     *  says what each counts. pipelined: slices follow each other through the ranks, so that `rounds` are paid for the
-     *  first one only; unsliced, each round would cost the whole n. */
+    /** What the schedules cost in closed form, as tests/model counts them; algos/formulas.h says what each means. (The choice
+     *  goes by the schedules themselves: src/cost.) */
     double (*rounds)(int nranks);
     double (*messages)(int nranks);
     double (*volume)(int nranks);
-    bool pipelined;
     bool user_direct; /* reads IN/OUT of peers, not only their SCRATCH */
     bool by_groups;   /* is for ranks in groups of one size (levels.h) */
     /** Reductions: every result chunk is one REDUCE over the inputs of all ranks, in rank order from 0 on. So all rows

@@ -36,13 +36,4 @@ static inline size_t hkt__round_up(size_t x, size_t multiple)
     return (x + multiple - 1) / multiple * multiple;
 }
 
-/** Part i of `total` cut in `parts` as even as can be, larger parts first: [*out_first, *out_first + *out_count). */
-static inline void hkt__split(size_t total, size_t parts, size_t i, size_t *out_first, size_t *out_count)
-{
-    const size_t base = total / parts, rest = total % parts;
-
-    *out_first = i * base + (i < rest ? i : rest);
-    *out_count = base + (i < rest);
-}
-
 #endif

@@ -32,11 +32,6 @@ void *hkt__parallel_calloc(size_t count, size_t bytes)
     return memory;
 }
 
-char *hkt__parallel_strdup(const char *text)
-{
-    return must_fail() ? NULL : strdup(text);
-}
-
 void hkt__parallel_free(void *memory)
 {
     free(memory);

@@ -12,7 +12,6 @@
 /** Zeroed memory for count elements, aligned to HKT__PARALLEL_ALIGN, or NULL (overflow included). Release with
  *  hkt__parallel_free. */
 void *hkt__parallel_calloc(size_t count, size_t bytes) __attribute__((malloc, warn_unused_result));
-char *hkt__parallel_strdup(const char *text) __attribute__((warn_unused_result));
 /** NULL is allowed. */
 void hkt__parallel_free(void *memory);
 

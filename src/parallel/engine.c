@@ -297,11 +297,6 @@ double hkt__engine_loss_scale(const struct hkt__engine *e)
     return e->loss_scale;
 }
 
-int64_t hkt__engine_steps(const struct hkt__engine *e)
-{
-    return e->steps;
-}
-
 struct hkt__engine_clock hkt__engine_clock_get(const struct hkt__engine *e)
 {
     return (struct hkt__engine_clock){ e->steps, e->loss_scale, e->good_steps };

@@ -94,7 +94,6 @@ struct hkt__engine_result {
  *  over the mesh. */
 HKT_NODISCARD enum hkt_status hkt__engine_step(struct hkt__engine *engine, double tokens, double lr,
                                                struct hkt__engine_result *out_result);
-int64_t hkt__engine_steps(const struct hkt__engine *engine);
 /** After a resume: steps made (AdamW's correction), loss scale, good steps since it changed. */
 struct hkt__engine_clock {
     int64_t steps;

@@ -55,7 +55,7 @@ enum hkt_status hkt__sizes_of(const struct hkt_step_opts *o, struct hkt__sizes *
 
     if (rc < 0)
         return rc;
-    struct hkt__sizes z = { .is_cut = o->layout.sequence_parallel && tp > 1, .is_gated = s->gated != 0, .recompute = o->recompute };
+    struct hkt__sizes z = { .is_cut = o->layout.sequence_parallel && tp > 1, .recompute = o->recompute };
     const double here = z.is_cut ? rows / tp : rows;
 
     z.whole = rows * (double)s->hidden * o->element_bytes;

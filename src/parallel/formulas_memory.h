@@ -27,7 +27,6 @@ static inline void hkt__drop(struct hkt__meter *meter, double bytes)
 /** Bytes of the arrays that a rank makes in a block: rows are a micro-batch's tokens. */
 struct hkt__sizes {
     bool is_cut;  /* rows are cut over tp between blocks: gathers and reductions change sizes */
-    bool is_gated;
     enum hkt_recompute recompute;
     double whole, here;      /* [rows][hidden], all rows, or those of this rank */
     double statistics;       /* of a norm */

@@ -276,11 +276,6 @@ const struct hkt__gpt_param *hkt__gpt_param_info(const struct hkt__gpt *gpt, int
     return &gpt->infos[index];
 }
 
-const struct hkt__gpt_config *hkt__gpt_config_of(const struct hkt__gpt *gpt)
-{
-    return &gpt->config;
-}
-
 const struct hkt__math_ops *hkt__gpt_ops(const struct hkt__gpt *gpt)
 {
     return gpt->math.ops;

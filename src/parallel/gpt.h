@@ -74,7 +74,6 @@ struct hkt__gpt_param {
     char file_name[96]; /* Hugging Face's GPT-2 name: "transformer.h.0.attn.c_attn.weight" */
     int file_parts, file_part; /* of the out dimension of that tensor: q, k, v; sizes are as the parts' own */
     int file_transposed;       /* 1: a file has it as [in][out] (Conv1D) */
-    int decays;                /* 1: a matrix: weight decay applies by custom */
     int tensor;                /* enum hkt__gpt_tensor */
 };
 
@@ -92,8 +91,6 @@ void hkt__gpt_destroy(struct hkt__gpt *gpt);
 const struct hkt__own *hkt__gpt_own(const struct hkt__gpt *gpt);
 /** More on own->params[index]. */
 const struct hkt__gpt_param *hkt__gpt_param_info(const struct hkt__gpt *gpt, int index);
-/** The configuration with the values of its zeros. */
-const struct hkt__gpt_config *hkt__gpt_config_of(const struct hkt__gpt *gpt);
 /** The kernels' table: store and real type of the buffers. */
 const struct hkt__math_ops *hkt__gpt_ops(const struct hkt__gpt *gpt);
 /** Counted collectives; the engine adds its own (dp). */

@@ -128,7 +128,6 @@ static void add(struct list *list, const struct row *row)
     info->file_parts = row->file_parts;
     info->file_transposed = row->in != NONE && list->unit > 0 && list->unit <= gpt->config.shape.layers
                             && row->tensor != HKT__T_ROUTER;
-    info->decays = row->in != NONE;
     info->tensor = (int)row->tensor;
     param->name = info->name;
     param->ndims = row->in == NONE ? 1 : 2;

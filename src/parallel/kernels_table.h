@@ -8,7 +8,6 @@ const struct hkt__math_ops TABLE = {
     .scale = N(scale),
     .from_real = N(from_real),
     .to_real = N(to_real),
-    .add_to_real = N(add_to_real),
     .from_f64 = N(from_f64),
     .to_f64 = N(to_f64),
     .bias = N(bias),

@@ -157,10 +157,9 @@ struct hkt__math_ops {
     void (*add)(void *y, const void *a, const void *b, int64_t n);
     /* y = alpha * y. */
     void (*scale)(void *y, double alpha, int64_t n);
-    /* Real to store and back, rounding to nearest even; add_to_real: y += x. */
+    /* Real to store and back, rounding to nearest even. */
     void (*from_real)(void *y, const void *x, int64_t n);
     void (*to_real)(void *y, const void *x, int64_t n);
-    void (*add_to_real)(void *y, const void *x, int64_t n);
     /* From and to f64, for tests, checkpoints and scalars. */
     void (*from_f64)(void *y, const double *x, int64_t n);
     void (*to_f64)(double *y, const void *x, int64_t n);

@@ -65,14 +65,6 @@ int32_t hkt__topo_count(const struct hkt_topo *topo, int32_t within, enum hkt_to
     return count;
 }
 
-int32_t hkt__topo_find_host(const struct hkt_topo *topo, uint64_t id)
-{
-    for (int32_t i = 0; i < topo->nnodes; i = topo->nodes[i].kind == HKT_TOPO_HOST ? topo->nodes[i].end : i + 1)
-        if (topo->nodes[i].kind == HKT_TOPO_HOST && topo->nodes[i].id == id)
-            return i;
-    return -1;
-}
-
 void hkt__topo_node_text(const struct hkt_topo *topo, int32_t node, char *out_text, size_t bytes)
 {
     const struct hkt_topo_node *it = &topo->nodes[node];

@@ -48,10 +48,4 @@ struct hkt_topo_order {
 HKT_NODISCARD enum hkt_status hkt__topo_order(const struct hkt__topo_place *places, int nranks,
                                               struct hkt_topo_order **out_order);
 
-/** The rank that speaks for group g of a level: the first along the ring. */
-static inline int32_t hkt__topo_leader(const struct hkt_topo_order *order, enum hkt_topo_level level, int32_t g)
-{
-    return order->ring[order->first[level][g]];
-}
-
 #endif

@@ -64,8 +64,6 @@ static inline bool hkt__topo_contains(const struct hkt_topo *topo, int32_t outer
 int32_t hkt__topo_find(const struct hkt_topo *topo, int32_t within, enum hkt_topo_kind kind, int32_t index);
 /** Nodes of a kind in a subtree. */
 int32_t hkt__topo_count(const struct hkt_topo *topo, int32_t within, enum hkt_topo_kind kind);
-/** Host of that identity, -1: none. */
-int32_t hkt__topo_find_host(const struct hkt_topo *topo, uint64_t id);
 /** "host0/gpu3", "net0": names a node in texts. */
 void hkt__topo_node_text(const struct hkt_topo *topo, int32_t node, char *out_text, size_t bytes);
 bool hkt__topo_equal(const struct hkt_topo *x, const struct hkt_topo *y);

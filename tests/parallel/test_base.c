@@ -86,8 +86,7 @@ static void memory_is_zeroed_aligned_counted_and_can_fail(void **state)
     assert_int_equal(hkt__parallel_alloc_count() - before, 4);
 
     hkt__parallel_alloc_fail_at(2);
-    char *first = hkt__parallel_strdup("first"), *second = hkt__parallel_strdup("second"),
-         *third = hkt__parallel_strdup("third");
+    void *first = hkt__parallel_calloc(1, 1), *second = hkt__parallel_calloc(1, 1), *third = hkt__parallel_calloc(1, 1);
 
     assert_non_null(first);
     assert_null(second);

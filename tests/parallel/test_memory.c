@@ -1,5 +1,5 @@
 /* What could break: bytes counted into the wrong class or not taken out; a peak that misses the highest point; reuse that hands
- * out a block twice, keeps more than allowed or loses blocks; alignment; what stays at the end; shapes and their bytes. */
+ * out a block twice, keeps more than allowed or loses blocks; alignment; what stays at the end. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -10,7 +10,6 @@
 #include "numbers.h"
 #include "parallel/fail.h"
 #include "parallel/memory.h"
-#include "parallel/tensor.h"
 
 static void classes_are_counted(void **state)
 {
@@ -119,35 +118,11 @@ static void failure_names_class_and_bytes(void **state)
     assert_int_equal(hkt__memory_fini(&memory), HKT_OK);
 }
 
-static void tensors_know_their_bytes(void **state)
-{
-    struct hkt__memory memory;
-    struct hkt__tensor tensor = hkt__tensor_of(NULL, HKT_BF16, 3, (const int64_t[]){ 5, 2, 7 });
-    struct hkt__tensor scalar = hkt__tensor_of(NULL, HKT_F64, 0, NULL);
-
-    (void)state;
-    hkt__memory_init(&memory, 0);
-    assert_int_equal(hkt__tensor_elems(&tensor), 70);
-    assert_int_equal(hkt__tensor_bytes(&tensor), 140);
-    assert_int_equal(hkt__tensor_row_elems(&tensor), 14);
-    assert_int_equal(hkt__tensor_bytes(&scalar), 8);
-    assert_int_equal(hkt__tensor_alloc(&memory, HKT__MEMORY_PARAM, &tensor), HKT_OK);
-    struct hkt__tensor rows = hkt__tensor_rows(&tensor, 2, 3);
-
-    assert_ptr_equal(rows.data, (char *)tensor.data + 56);
-    assert_int_equal(hkt__tensor_elems(&rows), 42);
-    assert_int_equal(memory.used[HKT__MEMORY_PARAM], 140);
-    hkt__tensor_free(&memory, &tensor);
-    assert_null(tensor.data);
-    assert_int_equal(hkt__memory_fini(&memory), HKT_OK);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(classes_are_counted),           cmocka_unit_test(reuse_hands_out_each_block_once),
         cmocka_unit_test(steady_state_asks_for_nothing), cmocka_unit_test(failure_names_class_and_bytes),
-        cmocka_unit_test(tensors_know_their_bytes),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
