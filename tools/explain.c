@@ -2,8 +2,6 @@
  * docs/algorithms.md is the output of `hocket explain --list --markdown`; a test compares the two. */
 #include <cjson/cJSON.h>
 #include <getopt.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "explain.h"
 #include "hocket/hocket.h"

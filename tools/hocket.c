@@ -1,6 +1,5 @@
 /* The `hocket` command: a table of subcommands, and nothing else. */
 #include <hocket/hocket.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "tools.h"

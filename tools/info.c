@@ -1,7 +1,6 @@
 /* `hocket info`: the version, what this machine offers and why the rest is absent, and every setting. */
 #include <cjson/cJSON.h>
 #include <getopt.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "hocket/hocket.h"

@@ -1,6 +1,5 @@
 /* `hocket perf`: sets ranks up (one per process, or several threads of a process), walks the sizes, types, operations and
  * roots, and lets rank 0 print. */
-#include <math.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>

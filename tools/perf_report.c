@@ -1,7 +1,6 @@
 /* What rank 0 prints: nccl-tests' table with three more columns per placement, and the same as JSON. */
 #include <cjson/cJSON.h>
 #include <errno.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>

@@ -2,7 +2,6 @@
  * is what a training step would feel, so p50 and p99 are over the maxima of ranks. */
 #include <math.h>
 #include <stdlib.h>
-#include <string.h>
 #include <time.h>
 
 #include "perf.h"

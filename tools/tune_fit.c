@@ -5,7 +5,6 @@
  * predicting and fitting. */
 #include <math.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "tools.h"
 #include "tune.h"

@@ -6,7 +6,6 @@
  * VARIABLES". */
 #include <limits.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 

@@ -4,13 +4,11 @@
  * order of the machine, so ids may travel between any two. */
 #include "comm/boot_int.h"
 
-#include <errno.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "core/clock.h"
 #include "core/mem.h"
 #include "core/settings.h"
 #include "core/siphash.h"

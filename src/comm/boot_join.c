@@ -10,7 +10,6 @@
 #include <unistd.h>
 
 #include "core/clock.h"
-#include "core/settings.h"
 
 #define NS_PER_MS INT64_C(1000000)
 #define CONNECT_PATIENCE_MS 5000   /* for the TCP connection; then the next address is tried */

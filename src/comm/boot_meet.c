@@ -14,7 +14,6 @@
 #include "comm/boot_int.h"
 
 #include <errno.h>
-#include <poll.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/random.h>
@@ -22,7 +21,6 @@
 #include <unistd.h>
 
 #include "core/clock.h"
-#include "core/log.h"
 #include "core/mem.h"
 #include "core/settings.h"
 

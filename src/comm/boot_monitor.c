@@ -11,7 +11,6 @@
 
 #include <assert.h>
 #include <errno.h>
-#include <limits.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>

@@ -1,6 +1,5 @@
 /* The choice of algorithm, laid open: what is weighed for a case, by a communicator or without one. */
 #include <sched.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -3,7 +3,6 @@
  * Averages divide the finished sum, logical results of one rank alone become 0 or 1; pre-multiplied sums multiply the
  * input first, into the output where that is allowed (all_reduce, reduce at the root), else into a buffer that the
  * communicator keeps. */
-#include <string.h>
 
 #include "comm/far.h"
 #include "comm/stage.h"

@@ -8,7 +8,6 @@
 #include "comm/far.h"
 #include "comm/far_net.h"
 #include "comm/stage.h"
-#include "core/log.h"
 #include "core/mem.h"
 
 /** What decides how messages are cut, checked and placed: ranks that differ here would misread each other's bytes. */

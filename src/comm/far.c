@@ -1,7 +1,6 @@
 /* Calls on streams of CUDA: which plan, whether the group runs it on devices, and the launch. See far.h. */
 #include "comm/far.h"
 
-#include <stdio.h>
 #include <string.h>
 
 #include "core/clock.h"

@@ -6,7 +6,6 @@
  * Kernels find a peer's part in a table on the device, a row per pool. A row changes while no launch reads it: before the
  * allocation is known to anybody, and after all ranks are done with it. */
 #include <stdio.h>
-#include <string.h>
 
 #include "comm/far_net.h"
 #include "comm/far_pools.h"

@@ -3,7 +3,6 @@
  *
  * Not all ranks take part in a message, so messages cannot begin what all must agree upon: before the communicator's first
  * collective, allocation or registration of devices they go through the host, on both sides, since both make their calls in one order. */
-#include <stdio.h>
 
 #include "comm/far.h"
 #include "core/log.h"

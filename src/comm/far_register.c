@@ -1,13 +1,11 @@
 /* Buffers of devices that the user has allocated, registered with a communicator: hkt_comm_register. From then on they are as
  * memory of hkt_mem_alloc_device: a pool each. All ranks can, or none does; the steps are those of device/cuda_registered.h, and
  * after each all hear how the others got on. */
-#include <stdio.h>
 #include <string.h>
 #include <sys/random.h>
 
 #include "comm/far_pools.h"
 #include "core/clock.h"
-#include "core/log.h"
 #include "core/mem.h"
 
 static const char what[] = "hkt_comm_register";

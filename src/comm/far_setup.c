@@ -1,11 +1,9 @@
 /* How ranks agree whether their devices reach each other: offer, map, check, each by all before the next. See far.h. */
 #include <stdio.h>
-#include <string.h>
 
 #include "comm/far.h"
 #include "core/log.h"
 #include "core/mem.h"
-#include "core/settings.h"
 #include "device/cuda_registered.h"
 
 enum hkt_status hkt__far_exchange(struct hkt__far *far, enum hkt_status status)

@@ -1,7 +1,6 @@
 /* Streams of CUDA as streams of hocket. A communicator's launches end by themselves or because it fails: so who waits for a
  * stream looks at the communicators that use it, and gives those up whose deadline has passed. */
 #include <pthread.h>
-#include <stdio.h>
 
 #include "comm/far.h"
 #include "core/clock.h"

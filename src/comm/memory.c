@@ -1,7 +1,6 @@
 /* Memory that peers can address: allocation, registration, and the question whether a call's buffers are registered. */
 #include "hocket/mem.h"
 
-#include <string.h>
 #include <sys/mman.h>
 
 #include "comm/far.h"

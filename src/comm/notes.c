@@ -13,7 +13,6 @@
 
 #include "comm/comm_int.h"
 #include "core/clock.h"
-#include "core/log.h"
 #include "core/mem.h"
 #include "exec/call.h"
 

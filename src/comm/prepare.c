@@ -1,7 +1,6 @@
 /* What depends on the kind of call alone, not on its buffers: the algorithm, the plan, slices, the kernel. Calls repeat, so
  * the answers are kept: a small direct-mapped table per communicator, looked up by coll, dtype, op, place, root and count.
  * The v-variants, whose counts are arrays, are prepared anew each time. */
-#include <string.h>
 
 #include "comm/call.h"
 #include "core/log.h"

@@ -1,8 +1,6 @@
 /* See recorder.h. hkt_comm_dump is here: it is the recorder's reader. */
 #include "comm/recorder.h"
 
-#include <string.h>
-
 #include "comm/comm_int.h"
 #include "core/clock.h"
 #include "core/error.h"

@@ -4,8 +4,6 @@
 #ifndef HOCKET_CORE_SETTINGS_H
 #define HOCKET_CORE_SETTINGS_H
 
-#include <stdbool.h>
-#include <stddef.h>
 #include <stdint.h>
 
 #include "hocket/info.h"

@@ -2,7 +2,6 @@
  * slot, and its frame below is a note. See cuda_p2p.h for who may write what when. */
 #include "cuda_p2p/cuda_p2p.h"
 
-#include <assert.h>
 #include <string.h>
 
 #include "core/error.h"

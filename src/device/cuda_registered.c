@@ -1,7 +1,6 @@
 /* Buffers of the user's that devices map: see cuda_registered.h. */
 #include "device/cuda_registered.h"
 
-#include <string.h>
 #include <unistd.h>
 
 #include "core/error.h"

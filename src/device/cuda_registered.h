@@ -13,8 +13,6 @@
 #ifndef HOCKET_DEVICE_CUDA_REGISTERED_H
 #define HOCKET_DEVICE_CUDA_REGISTERED_H
 
-#include <stdbool.h>
-
 #include "device/cuda_group.h"
 
 #define HKT__CUDA_REGISTERED_LEAST 4 /* bytes that each rank needs at the end of a buffer, to try it */

@@ -6,7 +6,6 @@
  * from memory again: 2 p n bytes of traffic for an all-reduce, the least possible. */
 #include <string.h>
 
-#include "core/error.h"
 #include "core/mem.h"
 #include "exec/run.h"
 

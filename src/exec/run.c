@@ -13,8 +13,6 @@
  * unfinished slice of all ranks needs is held back by none. */
 #include "exec/run.h"
 
-#include <string.h>
-
 #include "core/error.h"
 #include "core/mem.h"
 

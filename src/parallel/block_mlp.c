@@ -1,6 +1,5 @@
 /* The MLP of a layer, or of one expert: column-parallel, activation, row-parallel. With a gate, the two matrices lie one after
  * the other and are one product; a rank has the same range of both. */
-#include <string.h>
 
 #include "parallel/block.h"
 

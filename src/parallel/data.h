@@ -3,7 +3,6 @@
 #ifndef HOCKET_PARALLEL_DATA_H
 #define HOCKET_PARALLEL_DATA_H
 
-#include <stddef.h>
 #include <stdint.h>
 
 #include "hocket/tokens.h"

@@ -1,6 +1,5 @@
 /* Bytes: of state, of what ranks send, of activations. */
 #include <stddef.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -5,7 +5,6 @@
  * with experts, the router's numbers and for each pair its way to an expert and back. Selective recompute lets attention's result
  * go, full recompute all of it. */
 #include <math.h>
-#include <string.h>
 
 #include "hocket/shard.h"
 #include "parallel/formulas_memory.h"

@@ -1,6 +1,5 @@
 /* The own matrix product of one instruction set. Compiled once per set, with its flags and HKT__ISA its name; unlike the
  * other kernels with contraction, because a fused multiply-add doubles the speed and products depend on the CPU anyway. */
-#include <string.h>
 
 #include "parallel/gemm.h"
 #include "parallel/isa.h"

@@ -1,7 +1,6 @@
 /* A generator: a model made as a checkpoint says, and the choice of tokens. */
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 

@@ -5,7 +5,6 @@
  * forward gathers where backward reduces, and the other way round; without sequence parallelism gathering is nothing, and
  * reducing an all-reduce: two forward and two backward in a layer.
  * Source: Shoeybi et al. 2019 (Megatron-LM); Korthikanti et al. 2022 (sequence parallelism). */
-#include <string.h>
 
 #include "parallel/block.h"
 #include "parallel/fail.h"

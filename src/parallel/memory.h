@@ -7,7 +7,6 @@
 #ifndef HOCKET_PARALLEL_MEMORY_H
 #define HOCKET_PARALLEL_MEMORY_H
 
-#include <stddef.h>
 #include <stdint.h>
 
 #include "hocket/status.h"

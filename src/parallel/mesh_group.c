@@ -1,5 +1,4 @@
 /* Groups of a mesh: their members, their communicators, and the printed map. */
-#include <string.h>
 
 #include "parallel/alloc.h"
 #include "parallel/fail.h"

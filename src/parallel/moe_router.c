@@ -3,8 +3,6 @@
  * ranks. Losses are per micro-batch, weighted by its tokens that count.
  *
  * Of equal probabilities the lower expert is chosen, so that the choice depends on nothing else. */
-#include <math.h>
-#include <string.h>
 
 #include "parallel/block.h"
 

@@ -7,7 +7,6 @@
  * yet done can always proceed: no deadlock, with no message ever buffered. hkt_pipe_check proves it again for each
  * schedule. */
 #include <stdlib.h>
-#include <string.h>
 
 #include "parallel/alloc.h"
 #include "parallel/fail.h"

@@ -3,7 +3,6 @@
  *
  * The heap holds a pair with a count that may be too high: counts of pairs that were put there fall as their pieces are merged away, and a
  * pair that gains is put there again. So a pair whose count is the one it was put there with is the most frequent of all. */
-#include <string.h>
 
 #include "parallel/alloc.h"
 #include "parallel/fail.h"

@@ -13,7 +13,6 @@
  * slices cut a block first and chunks cut the slice, so the pieces of a block stand in another order; but the map is
  * one to one, the same at all ranks, and keeps strided operands strided. */
 #include <assert.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "core/error.h"

@@ -1,7 +1,6 @@
 /* This machine as a graph: ask a source for its parts, leave out what this process may not use, put one host in a net. */
 #include "topology/detect.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>

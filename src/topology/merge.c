@@ -2,7 +2,6 @@
  * has its kind and number (devices with a name: its kind and name) in the same host. */
 #include "topology/merge.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -2,7 +2,6 @@
 #include <string.h>
 
 #include "core/error.h"
-#include "core/mem.h"
 #include "topology/detect.h"
 #include "topology/order.h"
 

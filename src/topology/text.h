@@ -15,7 +15,6 @@
 #define HOCKET_TOPOLOGY_TEXT_H
 
 #include <stddef.h>
-#include <stdio.h>
 
 #include "topology/topo.h"
 

@@ -11,7 +11,6 @@
 #define HOCKET_TRANSPORT_ARENA_H
 
 #include <pthread.h>
-#include <stdint.h>
 
 #include "hocket/status.h"
 

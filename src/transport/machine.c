@@ -3,7 +3,6 @@
 #include "transport/machine.h"
 
 #include <dirent.h>
-#include <errno.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>

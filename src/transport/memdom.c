@@ -2,7 +2,6 @@
 #include "transport/memdom.h"
 
 #include <assert.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include "core/bits.h"

@@ -6,7 +6,6 @@
 
 #include "core/bits.h"
 #include "core/error.h"
-#include "core/log.h"
 
 #define SHAPE_MAGIC 0x68726732u /* "hrg2" */
 #define LINES_PER_SLOT 16u      /* with the default of 8 slots 128 small frames may be on their way */

@@ -11,7 +11,6 @@
 #include <unistd.h>
 #include <ucs/debug/debug.h>
 
-#include "core/log.h"
 #include "core/mem.h"
 #include "core/settings.h"
 #include "transport/module.h"

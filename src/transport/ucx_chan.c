@@ -5,8 +5,6 @@
 #include <assert.h>
 #include <string.h>
 
-#include "core/mem.h"
-
 #define CREDIT_AFTER (HKT__UCX_SLOTS / 2) /* frames used before the peer is told, if no frame of ours tells it */
 
 /* ---- failures ---- */

@@ -4,7 +4,6 @@
  *
  * No peer takes part and no link is needed: what differs between adapters and devices shows at home. */
 #include <errno.h>
-#include <stdio.h>
 #include <string.h>
 #include <sched.h>
 

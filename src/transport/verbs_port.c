@@ -9,7 +9,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "core/log.h"
 #include "transport/verbs.h"
 
 #define GIDS_MAX 256

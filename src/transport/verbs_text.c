@@ -2,7 +2,6 @@
 #include <errno.h>
 #include <linux/capability.h>
 #include <stdio.h>
-#include <string.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>

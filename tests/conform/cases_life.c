@@ -4,7 +4,6 @@
 #include <dirent.h>
 #include <pthread.h>
 #include <signal.h>
-#include <stdatomic.h>
 #include <string.h>
 #include <time.h>
 

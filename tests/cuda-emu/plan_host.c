@@ -1,7 +1,5 @@
 #include "plan_host.h"
 
-#include <string.h>
-
 #include "core/mem.h"
 
 #define FRAME_BYTES 4096

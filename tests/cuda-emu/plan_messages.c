@@ -1,7 +1,6 @@
 /* What could break: messages of one pair that overtake each other, or are taken for one another; parts that the two sides cut
  * differently; a launch in which a message waits for another one, or for the message of another peer; ranks that take no part;
  * counters that collectives and messages count differently. */
-#include <stdio.h>
 #include <string.h>
 
 #include "device/cuda_messages.h"

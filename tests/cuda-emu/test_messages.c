@@ -2,7 +2,6 @@
  * nothing; messages that overtake collectives; a group on several streams that starts before, or is over before, all of them;
  * ranks that take no part; captured messages that forget what they were; the way through the host where devices do not reach
  * each other, or before anybody knows. Each piece of data is enqueued, nothing is waited for in between. */
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -4,7 +4,6 @@
  * ever for a rank that failed, or never came; arenas freed while a peer maps them, or never; a call of CUDA that fails.
  *
  * The module is the emulated one, whose kernels run; or, by tests/gpu/run, the real one, of which nothing can be refused. */
-#include <stdio.h>
 #include <string.h>
 
 #include <cuda_runtime_api.h>

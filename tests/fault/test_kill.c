@@ -2,7 +2,6 @@
  * the wrong rank or notices only when its time is over; or something stays behind: a process, a descriptor of a socket.
  *
  * usage: test_kill [TRANSPORT] [ROUNDS]   each rank in turn is killed, ROUNDS times in all */
-#include <errno.h>
 #include <hocket/hocket.h>
 #include <signal.h>
 #include <stdatomic.h>

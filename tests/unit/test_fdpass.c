@@ -12,13 +12,11 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
 #include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "core/clock.h"
-#include "core/error.h"
 #include "transport/fdpass.h"
 
 static const unsigned char key[16] = "the job's secret", wrong_key[16] = "another secret..";
