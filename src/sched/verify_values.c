@@ -302,9 +302,14 @@ static struct hkt__proof_cell expected_sum(struct exec *e, int32_t from, int32_t
 /* Exact mode: the first rank whose contribution is there without being asked for, or the other way round; -1: none. */
 static int32_t odd_rank(const struct hkt__proof *v, const uint64_t *set, int32_t from)
 {
-    for (int32_t r = 0; r < v->nranks; r++)
-        if ((set[r / 64] >> r % 64 & 1) != (from < 0 || from == r))
-            return r;
+    for (int32_t w = 0; w < v->words; w++) {
+        const int32_t ranks = v->nranks - w * 64;
+        const uint64_t all = ranks < 64 ? (UINT64_C(1) << ranks) - 1 : UINT64_MAX;
+        const uint64_t odd = set[w] ^ (from < 0 ? all : from / 64 == w ? UINT64_C(1) << from % 64 : 0);
+
+        if (odd != 0)
+            return w * 64 + __builtin_ctzll(odd);
+    }
     return -1;
 }
 
