@@ -10,10 +10,11 @@
 #include "comm/stage.h"
 #include "core/mem.h"
 
-/** What decides how messages are cut, checked and placed: ranks that differ here would misread each other's bytes. */
 enum { SLICE_LEAST = 256, SLICE_MOST = 16 << 20 }; /* of HOCKET_SLICE_BYTES too */
-enum { HKT__AGREED_SLICE, HKT__AGREED_LANES, HKT__AGREED_CRC, HKT__AGREED_SCRATCH, HKT__AGREED_COUNT };
-static const char *const agreed_names[HKT__AGREED_COUNT] = {"HOCKET_SLICE_BYTES", "HOCKET_LANES", "HOCKET_CRC",
+
+/** What decides how messages are cut, checked and placed: ranks that differ here would misread each other's bytes. */
+enum { AGREED_SLICE, AGREED_LANES, AGREED_CRC, AGREED_SCRATCH, AGREED_COUNT };
+static const char *const agreed_names[AGREED_COUNT] = {"HOCKET_SLICE_BYTES", "HOCKET_LANES", "HOCKET_CRC",
                                                             "HOCKET_SCRATCH_BYTES"};
 
 /** What each member tells the others when a communicator is made. */
@@ -21,7 +22,7 @@ struct contribution {
     int32_t status;
     uint32_t copies;                 /* 1: this rank can copy from and to the memory of all others */
     char text[248];
-    uint64_t agreed[HKT__AGREED_COUNT]; /* see agreed_names */
+    uint64_t agreed[AGREED_COUNT]; /* see agreed_names */
     struct hkt__prices prices;       /* the first member's are everybody's, */
     int32_t tuned;                   /* as is its table of measured choices: all must choose alike */
     uint64_t slice_bytes;            /* what the transports that this rank uses like; the largest of all is everybody's */
@@ -237,12 +238,12 @@ static enum hkt_status map_memory(struct hkt_comm *comm)
     return HKT_OK;
 }
 
-static void fill_agreed(const struct hkt_comm *comm, uint64_t agreed[HKT__AGREED_COUNT])
+static void fill_agreed(const struct hkt_comm *comm, uint64_t agreed[AGREED_COUNT])
 {
-    agreed[HKT__AGREED_SLICE] = comm->options.slice_bytes_set;
-    agreed[HKT__AGREED_LANES] = (uint64_t)comm->options.channels;
-    agreed[HKT__AGREED_CRC] = comm->options.crc;
-    agreed[HKT__AGREED_SCRATCH] = comm->env.scratch_bytes;
+    agreed[AGREED_SLICE] = comm->options.slice_bytes_set;
+    agreed[AGREED_LANES] = (uint64_t)comm->options.channels;
+    agreed[AGREED_CRC] = comm->options.crc;
+    agreed[AGREED_SCRATCH] = comm->env.scratch_bytes;
 }
 
 /** The first member that cannot go on, or differs from rank 0, fails all alike. */
@@ -253,7 +254,7 @@ static enum hkt_status check_contributions(const struct hkt_comm *comm, const st
             return hkt__fail_peer((enum hkt_status)all[r].status, r, "rank %d could not make %s: %.*s", r, comm->name,
                                   (int)sizeof all[r].text, all[r].text);
     for (int r = 1; r < comm->nranks; r++)
-        for (int i = 0; i < HKT__AGREED_COUNT; i++)
+        for (int i = 0; i < AGREED_COUNT; i++)
             if (all[r].agreed[i] != all[0].agreed[i])
                 return hkt__fail_peer(HKT_ERR_INVALID, r, "%s: %s is %llu on rank %d, %llu on rank 0: settings and "
                                       "hkt_config must agree on all ranks", comm->name, agreed_names[i],

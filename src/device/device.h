@@ -1,6 +1,6 @@
 /* Work on memory: reduce, copy, scale, convert. The plain C version (kernels_c.c) is the definition; the vector
- * versions (kernels_vec.h, compiled once per instruction set) give the same bits. Host memory only for now; a
- * device adds a table. Nothing here allocates, fails or keeps state; any thread may call anything. */
+ * versions (kernels_vec.h, compiled once per instruction set) give the same bits. Memory of the host; that of
+ * devices is kernels/kernels.h's. Nothing here allocates, fails or keeps state; any thread may call anything. */
 #ifndef HOCKET_DEVICE_DEVICE_H
 #define HOCKET_DEVICE_DEVICE_H
 

@@ -63,7 +63,7 @@ struct hkt__timeline {
     int npending, pending_room;
 };
 
-/** Also after hkt__timeline_init never came: a zeroed timeline is an empty one. Streams it looked at must be idle. */
+/** A zeroed timeline is an empty one. Streams it looked at must be idle. */
 void hkt__timeline_fini(struct hkt__timeline *timeline);
 
 int64_t hkt__timeline_now(void);
