@@ -39,6 +39,8 @@ hkt__build_fn hkt__build_all_gather_bruck, hkt__build_all_to_all_bruck, hkt__bui
 hkt__build_fn hkt__build_all_reduce_hierarchical, hkt__build_reduce_scatter_hierarchical;
 hkt__build_fn hkt__build_all_gather_hierarchical, hkt__build_broadcast_hierarchical;
 hkt__build_fn hkt__build_reduce_hierarchical, hkt__build_barrier_hierarchical;
+/* leaders.c */
+hkt__build_fn hkt__build_all_reduce_leaders, hkt__build_all_gather_leaders;
 /* grid.c */
 hkt__build_fn hkt__build_all_to_all_grid;
 /* neighbor.c */
@@ -68,6 +70,14 @@ void hkt__circulant_reduce_scatter(struct hkt__builder *b, enum hkt__place place
                                    struct hkt__operand result);
 /** Circulant all-gather of p chunks of OUT. This rank's is chunk `first`; `own` is it, or a copy of it. */
 void hkt__circulant_all_gather(struct hkt__builder *b, int first, struct hkt__operand own);
+
+struct hkt__fold;
+/** Where a rank that does not begin with IN should gather the sum it begins the doubling with: OUT or slot 0 of scratch, which
+ *  the doubling uses. */
+struct hkt__operand hkt__doubling_start(struct hkt__builder *b, const struct hkt__fold *fold);
+/** Exchanges of whole sums between the survivors of a fold, the i-th of which is rank i * stride before folding (see
+ *  hkt__fold_rank). `sum` is IN or hkt__doubling_start; the result lands in OUT. */
+void hkt__double_sums(struct hkt__builder *b, const struct hkt__fold *fold, int stride, struct hkt__operand sum);
 
 /** Zeroed room for one argument per rank; NULL after recording NOMEM. Release with hkt__free. */
 struct hkt__arg *hkt__args_new(struct hkt__builder *b);

@@ -256,6 +256,11 @@ double hkt__messages_levels(int p)
     return sum_over_levels(p, one_less);
 }
 
+double hkt__rounds_levels_both(int p)
+{
+    return hkt__messages_levels(p) + hkt__rounds_levels(p);
+}
+
 double hkt__messages_2_levels(int p)
 {
     return 2 * sum_over_levels(p, one_less);
@@ -269,4 +274,37 @@ double hkt__rounds_levels_down(int p)
 double hkt__rounds_levels_up(int p)
 {
     return sum_over_levels(p, ceil_log);
+}
+
+/* Ranks that speak for their group. */
+static int leaders(int p)
+{
+    const struct hkt__levels levels = hkt__levels_default(p);
+
+    return hkt__levels_led(&levels) > 0 ? p / levels.sizes[0] : p;
+}
+
+double hkt__rounds_leaders(int p)
+{
+    return (leaders(p) < p ? p / leaders(p) : 0) + hkt__rounds_doubling(leaders(p));
+}
+
+double hkt__messages_leaders(int p)
+{
+    return p / leaders(p) - 1 + hkt__messages_doubling(leaders(p));
+}
+
+double hkt__rounds_leaders_gather(int p)
+{
+    return (leaders(p) < p ? 2 : 0) + ceil_log(leaders(p));
+}
+
+double hkt__messages_leaders_gather(int p)
+{
+    return p / leaders(p) - 1 + ceil_log(leaders(p));
+}
+
+double hkt__volume_leaders_gather(int p)
+{
+    return p / leaders(p) - 1 + hkt__cost_share(leaders(p));
 }

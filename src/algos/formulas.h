@@ -29,9 +29,11 @@ hkt__formula hkt__rounds_blocks, hkt__messages_blocks, hkt__volume_blocks;
 hkt__formula hkt__volume_bruck; /* all-to-all: binary digits of 1 .. p - 1, over p */
 hkt__formula hkt__rounds_bruck4, hkt__messages_bruck4, hkt__volume_bruck4; /* digits to the base of 4 */
 hkt__formula hkt__messages_grid, hkt__volume_grid;
-/* With the default levels: how many there are, messages to the others of each group, and twice that; depth of binomial
- * trees of each level when messages overlap (down), or are taken one by one (up). */
-hkt__formula hkt__rounds_levels, hkt__rounds_2_levels, hkt__messages_levels, hkt__messages_2_levels;
+/* With the default levels: how many there are, twice that, messages to the others of each group, and twice that; these taken one
+ * by one, then a round per level; depth of binomial trees of each level when messages overlap (down), or are taken one by one (up). */
+hkt__formula hkt__rounds_levels, hkt__rounds_2_levels, hkt__messages_levels, hkt__messages_2_levels, hkt__rounds_levels_both;
 hkt__formula hkt__rounds_levels_down, hkt__rounds_levels_up;
+hkt__formula hkt__rounds_leaders, hkt__messages_leaders; /* all-reduce; the latter is the volume, too */
+hkt__formula hkt__rounds_leaders_gather, hkt__messages_leaders_gather, hkt__volume_leaders_gather;
 
 #endif

@@ -6,7 +6,7 @@
 
 struct hkt__levels hkt__levels_default(int nranks)
 {
-    struct hkt__levels levels = { 1, { nranks } };
+    struct hkt__levels levels = { 1, { nranks }, 0 };
 
     for (int i = 0; i < levels.count;) {
         const int size = levels.sizes[i], inner = hkt__near_square(size);
@@ -26,6 +26,13 @@ struct hkt__levels hkt__levels_default(int nranks)
 struct hkt__levels hkt__levels_of(const struct hkt__builder *b)
 {
     return b->levels != NULL ? *b->levels : hkt__levels_default(b->nranks);
+}
+
+int hkt__levels_led(const struct hkt__levels *levels)
+{
+    const int near_count = levels->near_count > 0 ? levels->near_count : 1;
+
+    return near_count < levels->count ? near_count : levels->count - 1;
 }
 
 enum hkt_status hkt__levels_check(const struct hkt__levels *levels, int nranks)

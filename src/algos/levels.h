@@ -13,6 +13,7 @@
 struct hkt__levels {
     int count;
     int sizes[HKT__LEVELS_MAX]; /* members of a group, from the inside out; their product is the number of ranks */
+    int near_count;             /* levels inside a host; 0: not known */
 };
 
 /** What suits p ranks of which nothing is known: p = a b with a <= b as near as can be, and so on while they are
@@ -20,6 +21,8 @@ struct hkt__levels {
 struct hkt__levels hkt__levels_default(int nranks);
 /** Those the builder was given, else the default. */
 struct hkt__levels hkt__levels_of(const struct hkt__builder *b);
+/** Levels whose groups a leader may speak for: those inside a host, and at least one, but not the outermost. */
+int hkt__levels_led(const struct hkt__levels *levels);
 /** OK, or INVALID: they do not make nranks ranks. */
 HKT_NODISCARD enum hkt_status hkt__levels_check(const struct hkt__levels *levels, int nranks);
 

@@ -30,21 +30,28 @@ static void be_guest(struct hkt__builder *b)
 /* A rank sends its sum while it receives the partner's, so the new sum must go to other memory, or no message could
  * leave before one has arrived: OUT and scratch take turns, such that the last sum lands in OUT. In place an odd number
  * of rounds would begin in the memory it sends; that round alone receives aside and adds then. */
-static void exchange_sums(struct hkt__builder *b, const struct hkt__fold *fold)
+static bool first_lands_in_out(const struct hkt__fold *fold)
 {
-    const struct hkt__operand in = hkt__in_all(b), out = hkt__out_all(b), aside = hkt__scratch(b, 0, in);
-    struct hkt__operand sum = in;
-    bool sum_in_out = b->in_place, next_in_out = true;
+    bool in_out = true;
 
     for (int bit = 2; bit < fold->survivors; bit *= 2)
-        next_in_out = !next_in_out; /* now: where the first exchange must leave its sum */
-    if (fold->has_guest) {
-        sum_in_out = b->in_place || !next_in_out;
-        sum = sum_in_out ? out : aside;
-        hkt__recv_reduce(b, b->rank - 1, 0, sum, in);
-    }
+        in_out = !in_out;
+    return in_out;
+}
+
+struct hkt__operand hkt__doubling_start(struct hkt__builder *b, const struct hkt__fold *fold)
+{
+    return b->in_place || !first_lands_in_out(fold) ? hkt__out_all(b) : hkt__scratch(b, 0, hkt__in_all(b));
+}
+
+void hkt__double_sums(struct hkt__builder *b, const struct hkt__fold *fold, int stride, struct hkt__operand sum)
+{
+    const struct hkt__operand out = hkt__out_all(b), aside = hkt__scratch(b, 0, hkt__in_all(b));
+    bool sum_in_out = sum.buf == HKT__OUT || (sum.buf == HKT__IN && b->in_place);
+    bool next_in_out = first_lands_in_out(fold);
+
     for (int bit = 1; bit < fold->survivors; bit *= 2, next_in_out = !next_in_out) {
-        const int partner = hkt__fold_rank(fold, fold->index ^ bit);
+        const int partner = hkt__fold_rank(fold, fold->index ^ bit) * stride;
         const struct hkt__operand next = next_in_out ? out : aside;
 
         hkt__send(b, partner, 0, sum);
@@ -57,19 +64,26 @@ static void exchange_sums(struct hkt__builder *b, const struct hkt__fold *fold)
         sum = next;
         sum_in_out = next_in_out;
     }
-    if (fold->has_guest)
-        hkt__send(b, b->rank - 1, 0, out);
 }
 
 void hkt__build_all_reduce_recursive_doubling(struct hkt__builder *b)
 {
     const struct hkt__fold fold = hkt__fold(b->nranks, b->rank);
 
+    struct hkt__operand sum = hkt__in_all(b);
+
     hkt__set_scratch(b, 1); /* guests need none, but all ranks reserve alike */
-    if (fold.index < 0)
+    if (fold.index < 0) {
         be_guest(b);
-    else
-        exchange_sums(b, &fold);
+        return;
+    }
+    if (fold.has_guest) {
+        sum = hkt__doubling_start(b, &fold);
+        hkt__recv_reduce(b, b->rank - 1, 0, sum, hkt__in_all(b));
+    }
+    hkt__double_sums(b, &fold, 1, sum);
+    if (fold.has_guest)
+        hkt__send(b, b->rank - 1, 0, hkt__out_all(b));
 }
 
 void hkt__build_all_reduce_rabenseifner(struct hkt__builder *b)

@@ -53,6 +53,7 @@ static const char *two_buffers_v(int nranks, bool in_place)
 #define SRC_DIRECT "from the definition, on shared scratch"
 #define SRC_SWING "De Sensi et al., NSDI 2024"
 #define SRC_PAT "Jeaugey, arXiv 2506.20252, 2025"
+#define SRC_LEADERS "Sistare, vandeVaart, Loh, SC 1999"
 #define SRC_BLOCKS "Traeff, arXiv 2407.18004, 2024"
 #define SRC_HIER "Hidayetoglu et al., arXiv 2408.05962, 2024"
 #define SRC_USER "from the definition, on the users' buffers (as XPMEM-based collectives)"
@@ -98,9 +99,14 @@ const struct hkt__algo hkt__algos[] = {
       .rounds = hkt__cost_2_log, .messages = hkt__cost_2_log, .volume = hkt__cost_2_share },
     { .info = { HKT_ALL_REDUCE, "hierarchical",
                 "reduce-scatter inside groups, then across them, outwards; all-gathers backwards: little leaves a group",
-                GROUPS_NOTE, "2 per level (2 (g-1) messages)", "2(p-1)/p n", SRC_HIER, 0 },
+                GROUPS_NOTE, "g per level (2 (g-1) messages)", "2(p-1)/p n", SRC_HIER, 0 },
       .build = hkt__build_all_reduce_hierarchical, .by_groups = true, .restriction = composite,
-      .rounds = hkt__rounds_2_levels, .messages = hkt__messages_2_levels, .volume = hkt__cost_2_share },
+      .rounds = hkt__rounds_levels_both, .messages = hkt__messages_2_levels, .volume = hkt__cost_2_share },
+    { .info = { HKT_ALL_REDUCE, "leaders",
+                "the first rank of each group sums for it, those exchange whole sums as in recursive_doubling, and hand them on",
+                GROUPS_NOTE, "log2 (p/g) + g", "(log2 (p/g) + g - 1) n", SRC_LEADERS ", with " SRC_TRG, 0 },
+      .build = hkt__build_all_reduce_leaders, .by_groups = true, .restriction = composite,
+      .rounds = hkt__rounds_leaders, .messages = hkt__messages_leaders, .volume = hkt__messages_leaders },
     { .info = { HKT_ALL_REDUCE, "exchange", "everybody sends all to everybody and sums in rank order: one round", "",
                 "1 (p-1 messages)", "(p-1) n", SRC_DEF, 0 },
       .build = hkt__build_all_reduce_exchange, .ordered = true,
@@ -149,9 +155,9 @@ const struct hkt__algo hkt__algos[] = {
       .build = hkt__build_reduce_scatter_near_first,
       .rounds = hkt__cost_log, .messages = hkt__cost_log, .volume = hkt__cost_share },
     { .info = { HKT_REDUCE_SCATTER, "hierarchical", "inside groups, then across them, outwards: little leaves a group",
-                GROUPS_NOTE, "1 per level (g-1 messages)", "(p-1)/p n", SRC_HIER, 0 },
+                GROUPS_NOTE, "g-1 per level", "(p-1)/p n", SRC_HIER, 0 },
       .build = hkt__build_reduce_scatter_hierarchical, .by_groups = true, .restriction = composite,
-      .rounds = hkt__rounds_levels, .messages = hkt__messages_levels, .volume = hkt__cost_share },
+      .rounds = hkt__messages_levels, .messages = hkt__messages_levels, .volume = hkt__cost_share },
     { .info = { HKT_REDUCE_SCATTER, "ordered", "each block straight to the rank that sums it, in rank order", "",
                 "1 (p-1 messages)", "(p-1)/p n", SRC_DEF, 0 },
       .build = hkt__build_reduce_scatter_ordered, .ordered = true,
@@ -196,6 +202,11 @@ const struct hkt__algo hkt__algos[] = {
                 GROUPS_NOTE, "1 per level (g-1 messages)", "(p-1)/p n", SRC_HIER, 0 },
       .build = hkt__build_all_gather_hierarchical, .by_groups = true, .restriction = composite,
       .rounds = hkt__rounds_levels, .messages = hkt__messages_levels, .volume = hkt__cost_share },
+    { .info = { HKT_ALL_GATHER, "leaders",
+                "the first rank of each group gathers for it, those exchange as in circulant, and hand all on",
+                GROUPS_NOTE, "L(p/g) + 2", "(g - g/p) n", SRC_LEADERS ", with " SRC_CIRC, 0 },
+      .build = hkt__build_all_gather_leaders, .by_groups = true, .restriction = composite,
+      .rounds = hkt__rounds_leaders_gather, .messages = hkt__messages_leaders_gather, .volume = hkt__volume_leaders_gather },
     { .info = { HKT_ALL_GATHER, "direct", "read every block from its rank's scratch", "",
                 "1 (p-1 signals)", "(p-1)/p n read", SRC_DIRECT, 1 },
       .build = hkt__build_all_gather_direct,
@@ -378,9 +389,9 @@ const struct hkt__algo hkt__algos[] = {
       .build = hkt__build_reduce_scatter_pairwise,
       .rounds = hkt__cost_linear, .messages = hkt__cost_linear, .volume = hkt__cost_share },
     { .info = { HKT_REDUCE_SCATTER_V, "hierarchical", "inside groups, then across them, outwards: little leaves a group",
-                GROUPS_NOTE, "1 per level (g-1 messages)", "n without the own block", SRC_HIER, 0 },
+                GROUPS_NOTE, "g-1 per level", "n without the own block", SRC_HIER, 0 },
       .build = hkt__build_reduce_scatter_hierarchical, .by_groups = true, .restriction = composite,
-      .rounds = hkt__rounds_levels, .messages = hkt__messages_levels, .volume = hkt__cost_share },
+      .rounds = hkt__messages_levels, .messages = hkt__messages_levels, .volume = hkt__cost_share },
     { .info = { HKT_REDUCE_SCATTER_V, "ordered", "each block straight to the rank that sums it, in rank order", "",
                 "1 (p-1 messages)", "n without the own block", SRC_DEF, 0 },
       .build = hkt__build_reduce_scatter_ordered, .ordered = true,

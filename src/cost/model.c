@@ -15,6 +15,9 @@
 /* Slices whose messages wait for no other come in bursts: between 2 hosts an all-reduce of 1 to 16 MB in one round took 4 to 7 %
  * longer over 1 Gbit/s than one in two rounds, and 20 % and more without a limit. */
 #define ONE_ROUND 1.1
+/* Messages of a host's ranks queue for its card and for the core that takes its interrupts. 1.7 us of the 5.5 that a message costs
+ * a core: fitted to 2 and 4 hosts of 2 and 4 ranks (docs/bench/2026-11-30-hosts.md), hosts that share two cores. */
+#define NET_QUEUE_SHARE 0.3
 #define CRUSH 0.5
 #define READERS_SHARE 0.3   /* a reader more of the same memory by system calls (fitted for 3) */
 #define PAYLOAD_BYTES 8192.0
@@ -81,8 +84,8 @@ void hkt__prices_net(struct hkt__prices *prices, double bytes_per_s, double late
 {
     if (bytes_per_s > 0)
         prices->price[HKT__PRICE_NET_WIRE] = 1e9 / bytes_per_s;
-    if (latency_ns > 0) /* up and down; the rest is the system's: interrupt and wakeup, about 4 us of the default */
-        prices->price[HKT__PRICE_NET_ROUND] = 4200 + 2 * latency_ns;
+    if (latency_ns > 0) /* up and down; interrupt and wakeup are time of a core, most of them */
+        prices->price[HKT__PRICE_NET_ROUND] = 200 + 2 * latency_ns;
 }
 
 /** Shares of a call's bytes by level. Between half a cache and twice it some of the data is found there. */
@@ -284,6 +287,7 @@ void hkt__model_amounts(const struct hkt__profile *profile, const struct hkt__pr
     consider_paths(&first, profile, n, &rates);
     for (int i = 0; i < HKT__PRICE_COUNT; i++)
         out_amounts[i] = (i == HKT__PRICE_NET_WIRE ? net_burden : burden) * (wait * first.amounts[i] + (slices - wait) * rest.amounts[i]);
+    out_amounts[HKT__PRICE_NET_MESSAGE] += wait * NET_QUEUE_SHARE * profile->net_others;
     for (int i = HKT__PRICE_NET_WIRE; i < HKT__PRICE_COUNT; i++)
         out_amounts[i] *= burst(profile, slices);
     out_amounts[HKT__PRICE_CALL] += 1;

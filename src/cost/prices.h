@@ -10,12 +10,13 @@
     X(ID##_LLC, name "_llc_ns_per_byte", llc, help ": in the last-level cache")                                        \
     X(ID##_MEMORY, name "_memory_ns_per_byte", memory, help ": in memory")
 
-/* Between hosts. Defaults: bytes as on the loopback (model.c), over a link of 10 Gbit/s. 8 bytes take 14 us to arrive; 3.5 of
- * them are either core's: two ranks in network namespaces, each with a core of its own and no wire between them, need 7.5 for an
- * exchange (2026-11). The rest is interrupt, wakeup and wire. */
+/* Between hosts. Defaults: bytes as on the loopback (model.c), over a link of 10 Gbit/s. 8 bytes take 14 us to arrive. 3.7 of them
+ * are system calls at either end: two ranks in network namespaces, each with a core of its own and no wire between them, need 7.5
+ * for an exchange. Interrupt and wakeup are time of a core as well, and other messages wait for them: 5.5 tells best what 2 and 4
+ * hosts of 2 and 4 ranks do fastest (2026-11). */
 #define HKT__NET_TABLE(X)                                                                                              \
-    X(NET_ROUND, "net_round_ns", 7200, "a message on its way to another host, its receiver waiting")                   \
-    X(NET_MESSAGE, "net_message_ns", 3500, "a message between hosts, at either end: time of the core")                 \
+    X(NET_ROUND, "net_round_ns", 3200, "a message on its way to another host, its receiver waiting")                   \
+    X(NET_MESSAGE, "net_message_ns", 5500, "a message between hosts, at either end: time of the core")                 \
     X(NET_WIRE, "net_wire_ns_per_byte", 0.8, "on the link of a host, which its ranks share")                           \
     HKT__LEVELS(X, NET_SEND, "net_send", 0.15, 0.23, 0.23, "sent to another host: time of the core")                   \
     HKT__LEVELS(X, NET_RECEIVE, "net_receive", 0.13, 0.18, 0.18, "received from another host: time of the core")

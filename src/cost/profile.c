@@ -2,6 +2,7 @@
  * ranks of the first host and of one in the middle, which tell what a host's link carries, and the last; then waits are those of
  * the longest chain of receives within one rank, which is all there is to it where ranks do alike. Where they do not, as in
  * trees, all schedules are run on paper after all, unless there are too many steps. */
+#include <math.h>
 #include <string.h>
 
 #include "core/error.h"
@@ -9,6 +10,7 @@
 #include "cost/path.h"
 #include "sched/queues.h"
 
+#define OTHERS_FITTED 3.0 /* other ranks of a host: what its messages cost each other was measured with so many */
 #define NET_WAITS 60 /* a message between hosts, in messages within one: which chain is the longest */
 
 /** Whom to look at. */
@@ -128,14 +130,19 @@ static void find_wire(const struct maker *maker, const struct hkt__work *works, 
     const struct sample *sample = &maker->sample;
 
     for (int host = 0; host < HKT__PROFILE_LOOKS; host++) {
-        double sent = 0, received = 0;
+        double sent = 0, received = 0, messages = 0, busiest = 0;
 
         for (int i = 0; i < sample->count; i++) {
-            sent += sample->host[i] == host ? sample->weight[i] * works[i].net_sent : 0;
-            received += sample->host[i] == host ? sample->weight[i] * works[i].net_received : 0;
+            if (sample->host[i] != host)
+                continue;
+            messages += sample->weight[i] * works[i].net_messages;
+            busiest = works[i].net_messages > busiest ? works[i].net_messages : busiest;
+            sent += sample->weight[i] * works[i].net_sent;
+            received += sample->weight[i] * works[i].net_received;
         }
         profile->wire = sent > profile->wire ? sent : profile->wire;
         profile->wire = received > profile->wire ? received : profile->wire;
+        profile->net_others = fmax(profile->net_others, fmin(messages - busiest, OTHERS_FITTED * busiest));
     }
 }
 

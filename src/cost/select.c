@@ -135,12 +135,12 @@ const struct hkt__tune_row *hkt__select_tuned(const struct hkt__select_args *arg
     return NULL;
 }
 
-/** Is a row better than the best so far? Predictions that are nearly alike are: then what was made for the groups is taken. */
-static bool is_better(const struct hkt__select_args *args, const struct hkt__algo *algo, double ns, double best_ns)
+/** A prediction as rows are compared by it: of such as are nearly alike, one made for the groups is taken. */
+static double weighed(const struct hkt__select_args *args, const struct hkt__algo *algo, double ns)
 {
     const bool has_groups = args->site != NULL && args->site->nhosts > 1 && args->site->levels.count > 0;
 
-    return ns < (has_groups && algo->by_groups ? best_ns * (1 + TIE) : best_ns);
+    return has_groups && algo->by_groups ? ns / (1 + TIE) : ns;
 }
 
 enum hkt_status hkt__select(const struct hkt__select_args *args, const struct hkt__prices *prices,
@@ -160,7 +160,8 @@ enum hkt_status hkt__select(const struct hkt__select_args *args, const struct hk
 
         if (rc < 0)
             return rc;
-        if (best == NULL || is_better(args, algo, ns, best_ns)) {
+        ns = weighed(args, algo, ns);
+        if (best == NULL || ns < best_ns) {
             best = algo;
             best_ns = ns;
         }

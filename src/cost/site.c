@@ -53,6 +53,8 @@ static void find_levels(struct hkt__site *site)
             add_level(&levels, most / inner);
             inner = most;
             known++;
+            if (order->ngroups[level] == site->nhosts)
+                levels.near_count = levels.count;
         } else if (order->ngroups[level] == site->nhosts) {
             site->uneven = "needs as many ranks on each host";
             return;

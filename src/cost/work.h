@@ -39,6 +39,7 @@ struct hkt__profile {
         struct hkt__waits waits;   /* messages on the path */
         struct hkt__work work;     /* what is done along it, by whichever rank */
     } paths[2];                    /* critical paths of one slice: of small ones, of large ones. See path.h */
+    double net_others;             /* messages of a host's other ranks beside those of its busiest: they share its card */
     double wire;                   /* bytes / n that the busiest host sends to others, or receives, whichever is more */
     double wait;                   /* share of the waiting that is paid where calls follow each other */
     bool touches_peers;            /* their memory */

@@ -14,9 +14,9 @@
 #include "sched/lower.h"
 
 static const struct hkt__levels shapes[] = {
-    { 2, { 2, 2 } }, { 2, { 4, 2 } },    { 2, { 2, 4 } },    { 2, { 3, 5 } },       { 2, { 5, 3 } },
-    { 1, { 6 } },    { 3, { 2, 4, 3 } }, { 3, { 3, 2, 2 } }, { 4, { 2, 2, 2, 2 } }, { 2, { 16, 2 } },
-    { 2, { 8, 8 } }, { 3, { 4, 4, 4 } }, { 2, { 2, 31 } },
+    { 2, { 2, 2 }, 1 },        { 2, { 4, 2 }, 0 },    { 2, { 2, 4 }, 1 },       { 2, { 3, 5 }, 1 }, { 2, { 5, 3 }, 2 }, { 1, { 6 }, 1 },
+    { 3, { 2, 4, 3 }, 2 },     { 3, { 3, 2, 2 }, 1 }, { 4, { 2, 2, 2, 2 }, 2 }, { 2, { 16, 2 }, 1 },
+    { 2, { 8, 8 }, 1 },        { 3, { 4, 4, 4 }, 1 }, { 2, { 2, 31 }, 1 },
 };
 enum { SHAPES = sizeof shapes / sizeof shapes[0], UNROLLED_RANKS = 12 };
 
@@ -32,7 +32,7 @@ static int ranks_of(const struct hkt__levels *levels)
 /* Rows that look at groups. */
 static bool minds_groups(const struct hkt__algo *algo)
 {
-    return strcmp(algo->info.name, "hierarchical") == 0 || strcmp(algo->info.name, "grid") == 0;
+    return algo->by_groups || strcmp(algo->info.name, "grid") == 0;
 }
 
 static void unroll(struct cases_plan *plan)
@@ -84,7 +84,7 @@ static void rows_are_right_for_given_groups(void **state)
                     prove(algo, &shapes[s], root, in_place != 0);
         }
     }
-    assert_int_equal(rows, 9);
+    assert_int_equal(rows, 11);
 }
 
 /* Chunks that the busiest rank sends beyond its group of `inner` ranks, and messages. */
@@ -109,18 +109,20 @@ static void count_outside(const struct cases_plan *plan, int inner, int64_t *out
     }
 }
 
-/* 4 ranks per host, 3 hosts: what leaves a host, in chunks (n is 12 for all but broadcast and reduce) and messages. */
+/* 4 ranks per host, 3 hosts: what leaves a host, in chunks (n is 12, but 1 where whole vectors travel) and messages. */
 static void little_leaves_a_group(void **state)
 {
-    static const struct hkt__levels levels = { 2, { 4, 3 } };
+    static const struct hkt__levels levels = { 2, { 4, 3 }, 1 };
     static const struct {
         enum hkt_coll coll;
         const char *name;
         int chunks, messages;
     } promises[] = {
         { HKT_ALL_REDUCE, "hierarchical", 4, 4 },     /* 2 (3-1)/3 of the n/4 that is each rank's */
+        { HKT_ALL_REDUCE, "leaders", 2, 2 }, /* whole vectors: to the other survivor, and to the leader that stands aside */
         { HKT_REDUCE_SCATTER, "hierarchical", 2, 2 }, /* (3-1)/3 n/4 */
         { HKT_ALL_GATHER, "hierarchical", 2, 2 },
+        { HKT_ALL_GATHER, "leaders", 8, 2 }, /* what two hosts have */
         { HKT_REDUCE_SCATTER_V, "hierarchical", 2, 2 },
         { HKT_ALL_GATHER_V, "hierarchical", 2, 2 },
         { HKT_BROADCAST, "hierarchical", 2, 2 }, /* the vector to both other hosts */
@@ -153,13 +155,13 @@ static void groups_that_cannot_be_are_refused(void **state)
         int nranks;
         const char *word;
     } cases[] = {
-        { { 2, { 4, 2 } }, 12, "multiply to 12" },
-        { { 2, { 4, 4 } }, 8, "multiply to 8" },
-        { { 2, { 5, 1 } }, 5, "groups of 1" },
-        { { 3, { 4, -1, -2 } }, 8, "groups of -1" },
-        { { 0, { 0 } }, 8, "0 levels" },
-        { { HKT__LEVELS_MAX + 1, { 2, 2 } }, 4, "17 levels" },
-        { { 2, { 65536, 65536 } }, 8, "groups of 65536" },
+        { { 2, { 4, 2 }, 0 }, 12, "multiply to 12" },
+        { { 2, { 4, 4 }, 0 }, 8, "multiply to 8" },
+        { { 2, { 5, 1 }, 0 }, 5, "groups of 1" },
+        { { 3, { 4, -1, -2 }, 0 }, 8, "groups of -1" },
+        { { 0, { 0 }, 0 }, 8, "0 levels" },
+        { { HKT__LEVELS_MAX + 1, { 2, 2 }, 0 }, 4, "17 levels" },
+        { { 2, { 65536, 65536 }, 0 }, 8, "groups of 65536" },
     };
     const struct hkt__algo *algo =
         hkt__algo_find(HKT_BARRIER, "dissemination"); /* minds no groups, but sees nonsense */

@@ -87,7 +87,8 @@ class Collectives(Case):
         results = self.check(where, per_host, counts, HOCKET_TRANSPORT=f'shm,{between}', HOCKET_DEBUG='plan=info', **settings)
         self.check_transports(results, per_host, between)
         if counts[-1] == '70001':
-            self.assertRegex(results[0].err, r'all_reduce.*hierarchical')
+            self.assertRegex(results[0].err, r'(all_reduce|reduce_scatter) of \d+ bytes over 8 ranks: hierarchical')
+            self.assertRegex(results[0].err, r'all_reduce of \d bytes over 8 ranks: leaders')
 
     def test_4_hosts_of_2_ranks(self):
         self.check_hierarchy((0, 1, 2, 3), 2, 'tcp', COUNTS)

@@ -127,6 +127,7 @@ static void many_groups_are_split(void **state)
     assert_int_equal(site.levels.sizes[0], 4);
     assert_int_equal(site.levels.sizes[1], 4);
     assert_int_equal(site.levels.sizes[2], 4);
+    assert_int_equal(site.levels.near_count, 1);
     assert_int_equal(hkt__levels_check(&site.levels, 64), HKT_OK);
     hkt__site_fini(&site);
 }
