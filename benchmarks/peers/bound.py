@@ -1,4 +1,5 @@
-"""The least time a collective can take on this machine, from what benchmarks/probe.c measured.
+"""The least time a small collective can take on this machine, from what benchmarks/probe.c measured before the run. For LARGE ones
+bound_bench.c moves the same bytes in turns with the libraries: what memory can do changes from minute to minute in a virtual machine.
 
 Bytes: every input byte is read once and every output byte written once, by some core. With n the larger buffer of a
 rank and p ranks: all_reduce and all_to_all read p n and write p n; reduce_scatter reads p n and writes n; all_gather
@@ -7,6 +8,8 @@ that any kernel of the probe reached with as much data per core.
 Latency: one cache line from core to core; where r ranks share a core, r - 1 switches between them.
 A lower bound, not an estimate: data that another core wrote last never comes at the rate of one's own cache."""
 import math
+
+LARGE = 1 << 20 # bytes of the larger buffer of a rank
 
 
 def moved_bytes(coll, ranks, size):

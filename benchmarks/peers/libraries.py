@@ -71,6 +71,13 @@ def hocket(build, out):
             'settings': 'hocket run; defaults', 'env': {}, 'launch': hocket_run(command)}
 
 
+def memory_bound(out):
+    """Not a library: what moves the same bytes and nothing else (bound_bench.c)."""
+    program = compile_driver(['cc'] + C_FLAGS, ['bench_loop.c', 'bound_bench.c'], os.path.join(out, 'bound_bench'))
+    return {'key': 'bound', 'name': 'bound', 'program': program, 'env': {},
+            'launch': lambda ranks, crowded: ['env', f'BOUND_RANKS={ranks}']}
+
+
 # What to pass to each kind of MPI, always and where ranks outnumber cores (each then is to give way while it waits).
 OPENMPI_ENV = {'OMPI_ALLOW_RUN_AS_ROOT': '1', 'OMPI_ALLOW_RUN_AS_ROOT_CONFIRM': '1'}
 MPI_KINDS = {

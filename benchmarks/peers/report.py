@@ -27,13 +27,30 @@ def add_medians(case):
     """case['median_us']: library -> median over the rounds; case['ratio']: library -> hocket's time over its."""
     case['median_us'] = {key: statistics.median(turn['median_us'] for turn in turns)
                          for key, turns in case['rounds'].items() if turns}
-    case['wrong'] = sum(turn['wrong'] for turns in case['rounds'].values() for turn in turns)
+    case['wrong'] = sum(turn['wrong'] for turns in [*case['rounds'].values(), case['bound_rounds']] for turn in turns)
     ours = case['median_us'].get('hocket')
     case['ratio'] = {key: ours / us for key, us in case['median_us'].items() if key != 'hocket'} if ours else {}
     peers = [us for key, us in case['median_us'].items() if not key.startswith('hocket')]
     case['ratio_to_best'] = ours / min(peers) if ours and peers else None
+    add_shares_of_bound(case)
     spread = [turn['median_us'] for turn in case['rounds'].get('hocket', [])]
     case['spread'] = max(spread) / min(spread) if spread else None
+
+
+def add_shares_of_bound(case):
+    """case['of_bound']: set of hocket -> how much of the bound it reaches: least, median, greatest of the quotients inside rounds
+    where the bound took turns; else of that computed before the run."""
+    bound_us = [turn['median_us'] for turn in case['bound_rounds']]
+    case['of_bound'] = {}
+    for key in ('hocket', 'hocket_symmetric'):
+        turns = [turn['median_us'] for turn in case['rounds'].get(key, [])]
+        if bound_us and turns:
+            shares = sorted(bound / ours for bound, ours in zip(bound_us, turns))
+            case['of_bound'][key] = [shares[0], statistics.median(shares), shares[-1]]
+        elif case['bound_us'] and turns:
+            case['of_bound'][key] = [case['bound_us'] / case['median_us'][key]] * 3
+    if bound_us:
+        case['bound_us'] = statistics.median(bound_us)
 
 
 def best_peer(case):
@@ -46,9 +63,9 @@ def wrong(result):
 
 def wrong_lines(result):
     lines = [f'wrong elements: {wrong(result)}']
-    names = {one['key']: one['name'] for one in result['libraries']}
+    names = {'bound': 'the loops of the bound', **{one['key']: one['name'] for one in result['libraries']}}
     for case in result['cases']:
-        for key, turns in case['rounds'].items():
+        for key, turns in {**case['rounds'], 'bound': case['bound_rounds']}.items():
             count = sum(turn['wrong'] for turn in turns)
             if count:
                 lines.append(f"{names[key]}: {count} in {case['coll']} {size_text(case['bytes'])}, {case['ranks']} ranks")
@@ -72,7 +89,8 @@ def table(cases, libraries, limit):
     names = {one['key']: one['name'] for one in libraries}
     others = [key for key in keys if key != 'hocket'] if 'hocket' in keys else []
     heads = ['size'] + [names[key] for key in keys] + ['/' + names[key] for key in others]
-    heads += ['/best', 'bound', 'bound/hocket']
+    shares = [key for key in ('hocket', 'hocket_symmetric') if key in keys]
+    heads += ['/best', 'bound'] + ['bound/' + names[key] for key in shares]
     rows = []
     for case in cases:
         row = [size_text(case['bytes']) if case['bytes'] else '']
@@ -81,8 +99,7 @@ def table(cases, libraries, limit):
         best = case['ratio_to_best']
         row.append('-' if best is None else ratio_text(best) + (' slower' if best > limit else ''))
         row.append(time_text(case['bound_us']))
-        ours = case['median_us'].get('hocket')
-        row.append(f"{100 * case['bound_us'] / ours:.0f} %" if ours and case['bound_us'] else '-')
+        row += [f"{100 * case['of_bound'][key][1]:.0f} %" if key in case['of_bound'] else '-' for key in shares]
         rows.append(row)
     widths = [max(len(row[i]) for row in rows + [heads]) for i in range(len(heads))]
     return '\n'.join('  '.join(cell.rjust(width) for cell, width in zip(row, widths)) for row in [heads] + rows)
@@ -114,17 +131,18 @@ def summary(result, limits):
 
 
 def bound_lines(result):
-    """How near hocket comes to what the machine can do, in the two cases where that is known best."""
-    probe, lines = result['probe'], []
+    """How near all_reduce of two ranks comes to what the machine can do."""
+    lines = []
     for key, name in (('hocket', 'malloc'), ('hocket_symmetric', 'symmetric memory')):
-        cases = [case for case in result['cases'] if case['coll'] == 'all_reduce' and case['ranks'] == 2 and case['bound_us']
-                 and key in case['median_us']]
-        if not probe or not cases:
-            continue
-        small, large = min(cases, key=lambda case: case['bytes']), max(cases, key=lambda case: case['bytes'])
-        lines.append(f"2 ranks, all_reduce, {name}: {size_text(small['bytes'])} bytes take "
-                     f"{small['median_us'][key] * 1000 / (2 * probe['line_ns']):.2f} round trips of a cache line, "
-                     f"{size_text(large['bytes'])} reach {large['bound_us'] / large['median_us'][key]:.0%} of the bound")
+        cases = [case for case in result['cases'] if case['coll'] == 'all_reduce' and case['ranks'] == 2 and key in case['median_us']]
+        if cases and result['probe']:
+            small = min(cases, key=lambda case: case['bytes'])
+            lines.append(f"2 ranks, all_reduce, {name}: {size_text(small['bytes'])} bytes take "
+                         f"{small['median_us'][key] * 1000 / (2 * result['probe']['line_ns']):.2f} round trips of a cache line")
+        reached = [f"{size_text(case['bytes'])} {median:.0%} ({least:.0%} to {greatest:.0%})" for case in cases
+                   if case['bound_rounds'] and key in case['of_bound'] for least, median, greatest in [case['of_bound'][key]]]
+        if reached:
+            lines.append(f'2 ranks, all_reduce, {name}, of the bound, median (least to greatest) of the rounds: ' + ', '.join(reached))
     return lines
 
 
@@ -190,7 +208,9 @@ def text(result):
               'the fastest in the first round is left out of the others, and of larger sizes if a turn took over 1 s.',
               'Ratios are hocket / other: below 1, hocket is faster. float, sum, root 0; size = larger buffer of a '
               'rank. Calls of broadcast overlap: its root does not wait, so a small one may take less than the latency '
-              'bound.', limit_line(result, limits)]
+              'bound.', 'The bound is computed from the probe at the end; from 1M on it is the time of loops that move the same bytes '
+              'on shared huge pages and took turns with the libraries, and shares of it are medians of quotients inside rounds.',
+              limit_line(result, limits)]
     for ranks, limit in limits.items():
         for coll in dict.fromkeys(case['coll'] for case in result['cases']):
             cases = [case for case in result['cases'] if case['ranks'] == ranks and case['coll'] == coll]

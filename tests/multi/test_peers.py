@@ -70,7 +70,7 @@ class Peers(unittest.TestCase):
         return os.path.join(self.folder.name, name)
 
     def test_all_collectives(self):
-        done = run(*SMALL, '--twice', '--sizes', '8,4K', '--out', self.path('out'))
+        done = run(*SMALL, '--twice', '--sizes', '8,1M', '--out', self.path('out'))
         self.assertEqual(done.returncode, 0, done.stderr)
         with open(self.path('out.json'), encoding='utf-8') as file:
             result = json.load(file)
@@ -81,6 +81,7 @@ class Peers(unittest.TestCase):
                 self.assertEqual(len(turns), 2, case)
             self.assertGreater(case['median_us']['hocket'], 0)
             self.assertGreater(case['bound_us'], 0)
+            self.assertEqual(len(case['bound_rounds']), 2 if case['bytes'] == 1 << 20 else 0, case)
         panels = xml.dom.minidom.parse(self.path('out.svg')).getElementsByTagName('path')
         self.assertGreater(len(panels), 5 * 3)
         with open(self.path('out.md'), encoding='utf-8') as file:
