@@ -121,6 +121,38 @@ void hkt__build_all_to_all_direct_user(struct hkt__builder *b)
     take_back(b, in_of_peer);
 }
 
+/* Writing instead of reading: a rank's block comes from memory once, read by its own core, however many want it; and a system call
+ * that writes is the faster one beyond the caches. Below, a block that was read is where it will be used. */
+void hkt__build_all_gather_write_user(struct hkt__builder *b)
+{
+    const int p = b->nranks;
+    struct hkt__arg *to = hkt__args_new(b);
+
+    if (to == NULL)
+        return;
+    for (int k = 1; k <= p; k++)
+        to[k - 1] = hkt__at(hkt__rank_at(b, k), hkt__out(b, b->rank));
+    lend(b, out_of_peer);
+    hkt__write(b, 0, to, p, hkt__in(b, 0));
+    take_back(b, out_of_peer);
+    hkt__free(to);
+}
+
+void hkt__build_all_to_all_write_user(struct hkt__builder *b)
+{
+    const int r = b->rank;
+
+    lend(b, out_of_peer);
+    hkt__copy(b, 0, hkt__out(b, r), hkt__in(b, r));
+    for (int k = 1; k < b->nranks; k++) {
+        const int reader = hkt__rank_at(b, k);
+        const struct hkt__arg theirs = hkt__at(reader, hkt__out(b, r));
+
+        hkt__write(b, 0, &theirs, 1, hkt__in(b, reader));
+    }
+    take_back(b, out_of_peer);
+}
+
 /* The root lends its memory first and moves its own block while the others do theirs. Where all want the same bytes, to so
  * many at once: copies by system calls slow each other down at the same pages (Chakraborty, Subramoni, Panda: contention-aware
  * kernel-assisted collectives, CLUSTER 2017). */

@@ -208,8 +208,13 @@ static enum hkt_status prepare_anew(const struct hkt__call *call, struct hkt__pr
     prepared.bind.stamp = hkt__call_stamp(call);
     prepared.bind.stamp.call |= hkt__call_pack(0, 0, 0, (unsigned)(prepared.algo - hkt__algos), 0);
     prepared.bind.streaming = hkt__vector_elems(call) * hkt_dtype_size(call->dtype) >= HKT__NT_BYTES;
-    if (call->op != HKT_OP_COUNT)
-        prepared.bind.reduce = hkt__reduce_get(op < HKT_OP_USER ? call->op : HKT_SUM, call->dtype, hkt__isa_best());
+    prepared.bind.spread_bytes = hkt__spread_bytes_get(hkt__isa_best());
+    if (call->op != HKT_OP_COUNT) {
+        const enum hkt_op built_in = op < HKT_OP_USER ? call->op : HKT_SUM;
+
+        prepared.bind.reduce = hkt__reduce_get(built_in, call->dtype, hkt__isa_best());
+        prepared.bind.spread = hkt__spread_get(built_in, call->dtype, hkt__isa_best());
+    }
     if (hkt__log_level(HKT__SUB_PLAN) >= HKT__LOG_INFO)
         log_choice(call, &choice, prepared.bind.nslices);
     *out = prepared;

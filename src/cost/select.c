@@ -154,7 +154,7 @@ enum hkt_status hkt__select(const struct hkt__select_args *args, const struct hk
         const struct hkt__algo *algo = &hkt__algos[i];
         double ns;
 
-        if (algo->info.coll != args->coll || hkt__unfit(algo, args)[0] != '\0')
+        if (algo->info.coll != args->coll || args->bytes < algo->bytes_min || hkt__unfit(algo, args)[0] != '\0')
             continue;
         const enum hkt_status rc = hkt__select_predict(algo, args, prices, table, NULL, &ns);
 

@@ -19,6 +19,24 @@
  *  bool      any byte but 0 counts as true, the result is 0 or 1; SUM, PROD and AVG are not defined (hkt_op_check). */
 typedef void hkt__reduce_fn(void *dst, const void *const *srcs, int nsrcs, size_t count);
 
+/** Where the data of a spread are: in the core's own caches; beyond them, so that lines are asked for ahead of their use; there, and results
+ *  go past the caches (if all dsts lie at one distance from a line's start; visible to other threads by the next release after
+ *  hkt__stores_settle). */
+enum hkt__reach { HKT__REACH_CACHED, HKT__REACH_BEYOND, HKT__REACH_PAST };
+
+/** What a kernel that stores one result to several places gets. */
+struct hkt__spread {
+    char *const *dsts;
+    const void *const *srcs;
+    int ndsts, nsrcs; /* >= 1 each */
+    size_t count;     /* elements of each */
+    enum hkt__reach reach;
+};
+
+/** dsts[m][i] = srcs[0][i] + ... + srcs[nsrcs-1][i] for each m: the bits of the reduce kernel, but that a NaN of a single source becomes
+ *  the one of results. A dst may be one of srcs (element by element); no other overlap. No alignment is required. */
+typedef void hkt__spread_fn(const struct hkt__spread *spread);
+
 enum hkt__isa { HKT__ISA_C, HKT__ISA_SSE2, HKT__ISA_AVX2, HKT__ISA_AVX512, HKT__ISA_COUNT };
 
 /** Best instruction set this CPU and OS allow, capped by HOCKET_ISA (ignored when the settings do not load: whoever
@@ -30,6 +48,11 @@ const char *hkt__isa_name(enum hkt__isa isa);
 /** Kernel for a built-in op on a dtype; NULL when hkt_op_check refuses the pair. isa: at most this one, and at most
  *  what the build has; it must not exceed hkt__isa_best of this CPU. A table look-up. */
 hkt__reduce_fn *hkt__reduce_get(enum hkt_op op, enum hkt_dtype dtype, enum hkt__isa isa);
+
+/** Kernel that adds and stores to several places; NULL for other operations, 8-bit floats and where there are no vectors. isa: as above. */
+hkt__spread_fn *hkt__spread_get(enum hkt_op op, enum hkt_dtype dtype, enum hkt__isa isa);
+/** The one that copies `count` bytes of one source to several places. Never NULL. */
+hkt__spread_fn *hkt__spread_bytes_get(enum hkt__isa isa);
 
 /* From here on stores that bypass the caches pay. Measured on a 2-core Sapphire Rapids guest (2 MiB L2, shared L3),
  * 2026: they gain 20-40 % on copies that go to DRAM, break even at about 4 MiB, and lose 2.5-3.5x on buffers that

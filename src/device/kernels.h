@@ -13,6 +13,7 @@ struct hkt__kernels {
     hkt__reduce_fn *reduce[HKT_OP_COUNT][HKT_DTYPE_COUNT]; /* NULL: not defined */
     hkt__scale_fn *multiply[HKT_DTYPE_COUNT];              /* NULL for integers and bool */
     hkt__scale_fn *divide[HKT_DTYPE_COUNT];
+    hkt__spread_fn *spread_sum[HKT_DTYPE_COUNT];           /* NULL: none */
     void (*copy_streaming)(void *dst, const void *src, size_t bytes); /* non-temporal; NULL: none */
 };
 
@@ -54,6 +55,13 @@ extern const struct hkt__kernels hkt__kernels_sse2, hkt__kernels_avx2, hkt__kern
     HKT__BITS_TABLE(X, HKT_LOR, lor, lor_u8)                                                                   \
     HKT__BITS_TABLE(X, HKT_LXOR, lxor, lxor_u8)
 #define HKT__REDUCE_ROW(op, dtype, kernel) [op][dtype] = kernel,
+
+/* X(dtype, kernel): sums that are stored to several places; vector kernels alone. */
+#define HKT__SPREAD_TABLE(X)                                                                                   \
+    X(HKT_INT8, spread_u8) X(HKT_UINT8, spread_u8) X(HKT_INT16, spread_u16) X(HKT_UINT16, spread_u16)          \
+    X(HKT_INT32, spread_u32) X(HKT_UINT32, spread_u32) X(HKT_INT64, spread_u64) X(HKT_UINT64, spread_u64)      \
+    X(HKT_F16, spread_f16) X(HKT_BF16, spread_bf16) X(HKT_F32, spread_f32) X(HKT_F64, spread_f64)
+#define HKT__SPREAD_ROW(dtype, kernel) [dtype] = kernel,
 
 /* X(dtype, suffix): the floating dtypes, each with a multiply_ and a divide_ kernel. */
 #define HKT__SCALE_TABLE(X)                                                                                    \

@@ -162,6 +162,18 @@ INLINE void store_part(char *p, vec v, size_t bytes)
 }
 #endif
 
+/* Store past the caches, at a multiple of VB. */
+INLINE void stream(char *p, vec v)
+{
+#if VB == 16
+    _mm_stream_si128((__m128i *)p, (__m128i)v);
+#elif VB == 32
+    _mm256_stream_si256((__m256i *)p, (__m256i)v);
+#else
+    _mm512_stream_si512((__m512i *)p, (__m512i)v);
+#endif
+}
+
 /* Copy past the caches. Later stores may become visible before these until hkt__stores_settle. */
 static void copy_streaming(void *dst, const void *src, size_t bytes)
 {
@@ -171,17 +183,8 @@ static void copy_streaming(void *dst, const void *src, size_t bytes)
 
     memcpy(to, from, head);
     to += head, from += head, bytes -= head;
-    for (; bytes >= VB; to += VB, from += VB, bytes -= VB) {
-        const vec v = load(from);
-
-#if VB == 16
-        _mm_stream_si128((__m128i *)to, (__m128i)v);
-#elif VB == 32
-        _mm256_stream_si256((__m256i *)to, (__m256i)v);
-#else
-        _mm512_stream_si512((__m512i *)to, (__m512i)v);
-#endif
-    }
+    for (; bytes >= VB; to += VB, from += VB, bytes -= VB)
+        stream(to, load(from));
     memcpy(to, from, bytes);
 }
 
@@ -216,19 +219,20 @@ INLINE vec fold_one(const char *const *srcs, int nsrcs, size_t at, struct kernel
     return k.leave(&acc);
 }
 
-INLINE vec fold_part(const char *const *srcs, int nsrcs, size_t bytes, struct kernel k)
+INLINE vec fold_part(const char *const *srcs, int nsrcs, size_t at, size_t bytes, struct kernel k)
 {
     struct parts acc, x;
 
-    k.enter(&acc, load_part(srcs[0], bytes));
+    k.enter(&acc, load_part(srcs[0] + at, bytes));
     for (int j = 1; j < nsrcs; ++j) {
-        k.enter(&x, load_part(srcs[j], bytes));
+        k.enter(&x, load_part(srcs[j] + at, bytes));
         k.combine(&acc, &x);
     }
     return k.leave(&acc);
 }
 
-INLINE void fold_four(char *dst, const char *const *srcs, int nsrcs, size_t at, struct kernel k)
+/* Four vectors at once: out[0..3]. */
+INLINE void fold_four(vec *out, const char *const *srcs, int nsrcs, size_t at, struct kernel k)
 {
     struct parts a, b, c, d, x;
 
@@ -248,10 +252,10 @@ INLINE void fold_four(char *dst, const char *const *srcs, int nsrcs, size_t at, 
         k.enter(&x, load(src + 3 * VB));
         k.combine(&d, &x);
     }
-    store(dst + at, k.leave(&a));
-    store(dst + at + VB, k.leave(&b));
-    store(dst + at + 2 * VB, k.leave(&c));
-    store(dst + at + 3 * VB, k.leave(&d));
+    out[0] = k.leave(&a);
+    out[1] = k.leave(&b);
+    out[2] = k.leave(&c);
+    out[3] = k.leave(&d);
 }
 
 INLINE void fold_all(char *dst, const char *const *srcs, int nsrcs, size_t bytes, struct kernel k)
@@ -260,13 +264,18 @@ INLINE void fold_all(char *dst, const char *const *srcs, int nsrcs, size_t bytes
 
     if (bytes < VB) {
         if (bytes > 0)
-            store_part(dst, fold_part(srcs, nsrcs, bytes, k), bytes);
+            store_part(dst, fold_part(srcs, nsrcs, 0, bytes, k), bytes);
         return;
     }
     const vec last = fold_one(srcs, nsrcs, bytes - VB, k);
 
-    for (; k.shape == PAIRS_BY_FOUR && bytes - at > 4 * VB; at += 4 * VB)
-        fold_four(dst, srcs, nsrcs, at, k);
+    for (; k.shape == PAIRS_BY_FOUR && bytes - at > 4 * VB; at += 4 * VB) {
+        vec four[4];
+
+        fold_four(four, srcs, nsrcs, at, k);
+        for (int i = 0; i < 4; ++i)
+            store(dst + at + i * VB, four[i]);
+    }
     for (; bytes - at > VB; at += VB)
         store(dst + at, fold_one(srcs, nsrcs, at, k));
     store(dst + bytes - VB, last);
@@ -284,6 +293,8 @@ INLINE void fold(void *dst, const void *const *srcs, int nsrcs, size_t bytes, st
         hkt__copy_bytes(dst, srcs[0], bytes, 0);
     }
 }
+
+#include "device/kernels_spread.h"
 
 /* dst = src combined with the same parts everywhere: scaling. */
 INLINE void map(char *dst, const char *src, const struct parts *factor, size_t bytes, struct kernel k)
@@ -357,6 +368,7 @@ COMBINE(combine_xor, vec, x ^ y)
         return acc->p[0] & (vec)splat_u##bits(1);                                                              \
     }                                                                                                          \
     FOLD(sum_u##bits, bits / 8, PAIRS_BY_FOUR, enter_same, add_u##bits, leave_same)                                 \
+    SPREAD(u##bits, bits / 8, enter_same, add_u##bits, leave_same)                                             \
     FOLD(prod_u##bits, bits / 8, PLAIN, enter_same, mul_u##bits, leave_same)                                   \
     FOLD(min_u##bits, bits / 8, PLAIN, enter_same, lesser_u##bits, leave_same)                                 \
     FOLD(max_u##bits, bits / 8, PLAIN, enter_same, greater_u##bits, leave_same)                                \
@@ -627,6 +639,10 @@ FLOATS(f32, 4, F32_FACTOR, PAIRS_BY_FOUR, f32x1, enter_same, leave_f32)
 FLOATS(f64, 8, splat_u64(hkt__f64_bits(factor)), PAIRS_BY_FOUR, f64x1, enter_same, leave_f64)
 FLOATS(f16, 2, F32_FACTOR, PAIRS, f32x2, enter_f16, leave_f16)
 FLOATS(bf16, 2, F32_FACTOR, PAIRS, f32x2, enter_bf16, leave_bf16)
+SPREAD(f32, 4, enter_same, add_f32x1, leave_f32)
+SPREAD(f64, 8, enter_same, add_f64x1, leave_f64)
+SPREAD(f16, 2, enter_f16, add_f32x2, leave_f16)
+SPREAD(bf16, 2, enter_bf16, add_f32x2, leave_bf16)
 FLOATS(f8e4m3, 1, F32_FACTOR, PLAIN, f32x4, enter_f8e4m3, leave_f8e4m3)
 FLOATS(f8e5m2, 1, F32_FACTOR, PLAIN, f32x4, enter_f8e5m2, leave_f8e5m2)
 
@@ -634,5 +650,6 @@ const struct hkt__kernels KERNELS = {
     .reduce = {HKT__REDUCE_TABLE(HKT__REDUCE_ROW)},
     .multiply = {HKT__SCALE_TABLE(HKT__MULTIPLY_ROW)},
     .divide = {HKT__SCALE_TABLE(HKT__DIVIDE_ROW)},
+    .spread_sum = {HKT__SPREAD_TABLE(HKT__SPREAD_ROW)},
     .copy_streaming = copy_streaming,
 };

@@ -74,3 +74,24 @@ hkt__reduce_fn *hkt__reduce_get(enum hkt_op op, enum hkt_dtype dtype, enum hkt__
         return NULL;
     return hkt__kernels_get(isa)->reduce[op][dtype];
 }
+
+hkt__spread_fn *hkt__spread_get(enum hkt_op op, enum hkt_dtype dtype, enum hkt__isa isa)
+{
+    if ((op != HKT_SUM && op != HKT_AVG) || (unsigned)dtype >= HKT_DTYPE_COUNT)
+        return NULL;
+    return hkt__kernels_get(isa)->spread_sum[dtype];
+}
+
+/** Where there are no vectors. */
+static void copy_to_each(const struct hkt__spread *spread)
+{
+    for (int m = 0; m < spread->ndsts; m++)
+        hkt__copy_loosely(spread->dsts[m], spread->srcs[0], spread->count, spread->reach == HKT__REACH_PAST);
+}
+
+hkt__spread_fn *hkt__spread_bytes_get(enum hkt__isa isa)
+{
+    hkt__spread_fn *kernel = hkt__kernels_get(isa)->spread_sum[HKT_UINT8]; /* a sum of one input is that input */
+
+    return kernel != NULL ? kernel : copy_to_each;
+}

@@ -11,7 +11,7 @@ WARNINGS = ['-Wall', '-Wextra', '-Wpedantic', '-Wshadow', '-Werror', '-fsyntax-o
             '-I.', '-D_GNU_SOURCE']
 
 # Not headers but templates: source files include them with macros set.
-TEMPLATES = {'src/device/kernels_vec.h', 'src/parallel/gemm_kernels.h'} | {
+TEMPLATES = {'src/device/kernels_vec.h', 'src/device/kernels_spread.h', 'src/parallel/gemm_kernels.h'} | {
     f'src/parallel/kernels_{part}.h' for part in ('attention', 'end', 'pointwise', 'random', 'real', 'rows', 'table', 'update')}
 
 

@@ -74,7 +74,7 @@ static void ordinary(struct ranks_rank *rank)
     calls_fini(&calls);
 }
 
-static const char user_rows[] = "all_reduce=two_shot_user,reduce_scatter=direct_user,all_gather=direct_user,"
+static const char user_rows[] = "all_reduce=two_shot_user,reduce_scatter=direct_user,all_gather=write_user,"
                                 "broadcast=shared_user,gather=direct_user,scatter=direct_user";
 
 static void each_way(ranks_fn *fn, const char *const *settings, const char *algo)

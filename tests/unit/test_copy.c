@@ -19,8 +19,8 @@ static unsigned char pattern(size_t i)
 }
 
 /* Copies `bytes` to a place `to_skew` bytes off a line, from one `from_skew` off; checks all of it and its
- * surroundings. kernels NULL: hkt__copy_bytes. */
-static void check_copy(const struct hkt__kernels *kernels, size_t bytes, size_t to_skew, size_t from_skew)
+ * surroundings. kernels, spread NULL: hkt__copy_bytes. */
+static void check_copy(const struct hkt__kernels *kernels, hkt__spread_fn *spread, size_t bytes, size_t to_skew, size_t from_skew)
 {
     const size_t room = GUARD + 128 + bytes + GUARD;
     unsigned char *dst = malloc(room), *src = malloc(bytes + 64);
@@ -32,7 +32,13 @@ static void check_copy(const struct hkt__kernels *kernels, size_t bytes, size_t 
         src[from_skew + i] = pattern(i);
     unsigned char *at = dst + GUARD + (64 - (uintptr_t)dst % 64) % 64 + to_skew;
 
-    if (kernels != NULL)
+    const void *const from[] = {src + from_skew};
+    char *const to[] = {(char *)at};
+
+    if (spread != NULL)
+        spread(&(struct hkt__spread){.dsts = to, .srcs = from, .ndsts = 1, .nsrcs = 1, .count = bytes,
+                                      .reach = (enum hkt__reach)(bytes % 3)});
+    else if (kernels != NULL)
         kernels->copy_streaming(at, src + from_skew, bytes);
     else
         hkt__copy_bytes(at, src + from_skew, bytes, 1);
@@ -52,10 +58,13 @@ static void streaming_copies_exactly_the_bytes(void **state)
     static const size_t sizes[] = {0, 1, 15, 16, 17, 63, 64, 65, 127, 130, 200, 1000, 4099};
 
     (void)state;
-    for (int isa = HKT__ISA_SSE2; isa <= (int)hkt__isa_best(); ++isa) {
+    for (int isa = HKT__ISA_C; isa <= (int)hkt__isa_best(); ++isa) {
         for (size_t s = 0; s < sizeof sizes / sizeof sizes[0]; ++s) {
-            for (size_t k = 0; k < sizeof skews / sizeof skews[0]; ++k)
-                check_copy(hkt__kernels_get((enum hkt__isa)isa), sizes[s], skews[k], skews[k] * 7 % 61);
+            for (size_t k = 0; k < sizeof skews / sizeof skews[0]; ++k) {
+                if (isa > HKT__ISA_C)
+                    check_copy(hkt__kernels_get((enum hkt__isa)isa), NULL, sizes[s], skews[k], skews[k] * 7 % 61);
+                check_copy(NULL, hkt__spread_bytes_get((enum hkt__isa)isa), sizes[s], skews[k], skews[k] * 7 % 61);
+            }
         }
     }
 }
@@ -63,10 +72,10 @@ static void streaming_copies_exactly_the_bytes(void **state)
 static void copies_around_the_threshold_are_exact(void **state)
 {
     (void)state;
-    check_copy(NULL, HKT__NT_BYTES - 1, 0, 0);
-    check_copy(NULL, HKT__NT_BYTES, 3, 5);
-    check_copy(NULL, HKT__NT_BYTES + 77, 63, 1);
-    check_copy(NULL, 100, 1, 0);
+    check_copy(NULL, NULL, HKT__NT_BYTES - 1, 0, 0);
+    check_copy(NULL, NULL, HKT__NT_BYTES, 3, 5);
+    check_copy(NULL, NULL, HKT__NT_BYTES + 77, 63, 1);
+    check_copy(NULL, NULL, 100, 1, 0);
 }
 
 static void copy_onto_itself_does_nothing(void **state)

@@ -273,6 +273,10 @@ static void kernels_exist_exactly_where_the_operation_is_defined(void **state)
                 if ((reduce != NULL) != is_defined)
                     fail_msg("%s on %s: %s", hkt_op_name((enum hkt_op)op), hkt_dtype_name((enum hkt_dtype)dtype),
                              is_defined ? "no kernel" : "a kernel, but not defined");
+                if (isa == HKT__ISA_C || (op != HKT_SUM && op != HKT_AVG))
+                    assert_null(hkt__spread_get((enum hkt_op)op, (enum hkt_dtype)dtype, (enum hkt__isa)isa));
+                else if (dtype != HKT_BOOL && dtype != HKT_F8E4M3 && dtype != HKT_F8E5M2)
+                    assert_non_null(hkt__spread_get((enum hkt_op)op, (enum hkt_dtype)dtype, (enum hkt__isa)isa));
             }
         }
     }
@@ -283,7 +287,8 @@ static void kernels_exist_exactly_where_the_operation_is_defined(void **state)
 
 /* --- Every instruction set against plain C ------------------------------------------------------------------ */
 
-static unsigned char areas[SOURCES_MAX][AREA], work[AREA], want_area[AREA];
+static unsigned char areas[SOURCES_MAX][AREA], want_area[AREA];
+static _Alignas(64) unsigned char work[AREA];
 
 /* One call of a kernel, by its inputs. alias: index of the source that dst is, or -1. */
 struct call {
@@ -299,6 +304,36 @@ static size_t skewed(const struct call *call, int j)
     return GUARD + call->skew * (size_t)(j + 1) % 61;
 }
 
+static void require_want(const struct call *call, const char *what, const unsigned char *have, size_t at, size_t bytes)
+{
+    for (size_t i = 0; i < at + bytes + GUARD; ++i) {
+        if (have[i] != want_area[i])
+            fail_msg("%s%s of %d x %zu %s, %s, skew %zu, dst is source %d: byte %td of %zu is 0x%02x, plain C gives "
+                     "0x%02x (seed %llu)",
+                     what, hkt_op_name(call->op), call->nsrcs, call->count, hkt_dtype_name(call->dtype),
+                     hkt__isa_name(call->isa), call->skew, call->alias, (ptrdiff_t)(i - at), bytes, have[i],
+                     want_area[i], (unsigned long long)SEED);
+    }
+}
+
+/* The same to several places, of which the first is work. */
+static void check_spread(const struct call *call, const void *const *srcs, enum hkt__reach reach, size_t at, size_t bytes)
+{
+    static _Alignas(64) unsigned char others[2][AREA];
+    _Static_assert(AREA % 64 == 0, "all places lie alike");
+    char *const dsts[] = {(char *)work + at, (char *)others[0] + at, (char *)others[1] + at};
+    const struct hkt__spread spread = {.dsts = dsts, .srcs = srcs, .ndsts = 1 + ((int)reach + call->nsrcs) % 3,
+                                       .nsrcs = call->nsrcs, .count = call->count, .reach = reach};
+
+    for (int m = 1; m < spread.ndsts; ++m)
+        memset(others[m - 1], 0xa5, at + bytes + GUARD);
+    hkt__spread_get(call->op, call->dtype, call->isa)(&spread);
+    hkt__stores_settle();
+    require_want(call, "spread ", work, at, bytes);
+    for (int m = 1; m < spread.ndsts; ++m)
+        require_want(call, "another place of spread ", others[m - 1], at, bytes);
+}
+
 static void check_call(const struct call *call)
 {
     const size_t bytes = call->count * hkt_dtype_size(call->dtype);
@@ -308,20 +343,21 @@ static void check_call(const struct call *call)
     for (int j = 0; j < call->nsrcs; ++j)
         srcs[j] = areas[j] + skewed(call, j);
     memset(want_area, 0xa5, at + bytes + GUARD);
-    memset(work, 0xa5, at + bytes + GUARD);
     hkt__reduce_get(call->op, call->dtype, HKT__ISA_C)(want_area + at, srcs, call->nsrcs, call->count);
-    if (call->alias >= 0) {
-        memcpy(work + at, srcs[call->alias], bytes);
-        srcs[call->alias] = work + at;
-    }
-    hkt__reduce_get(call->op, call->dtype, call->isa)(work + at, srcs, call->nsrcs, call->count);
-    for (size_t i = 0; i < at + bytes + GUARD; ++i) {
-        if (work[i] != want_area[i])
-            fail_msg("%s of %d x %zu %s, %s, skew %zu, dst is source %d: byte %td of %zu is 0x%02x, plain C gives "
-                     "0x%02x (seed %llu)",
-                     hkt_op_name(call->op), call->nsrcs, call->count, hkt_dtype_name(call->dtype),
-                     hkt__isa_name(call->isa), call->skew, call->alias, (ptrdiff_t)(i - at), bytes, work[i],
-                     want_area[i], (unsigned long long)SEED);
+    for (int way = -1; way <= (int)HKT__REACH_PAST; ++way) {
+        memset(work, 0xa5, at + bytes + GUARD);
+        if (call->alias >= 0) {
+            memcpy(work + at, areas[call->alias] + skewed(call, call->alias), bytes);
+            srcs[call->alias] = work + at;
+        }
+        if (way >= 0) {
+            check_spread(call, srcs, (enum hkt__reach)way, at, bytes);
+            continue;
+        }
+        hkt__reduce_get(call->op, call->dtype, call->isa)(work + at, srcs, call->nsrcs, call->count);
+        require_want(call, "", work, at, bytes);
+        if (hkt__spread_get(call->op, call->dtype, call->isa) == NULL || call->nsrcs == 1)
+            return;
     }
 }
 
@@ -466,6 +502,11 @@ static void nothing_is_read_or_written_past_the_end(void **state)
                 const void *srcs[] = {end[0], end[1], end[2]};
 
                 hkt__reduce_get((enum hkt_op)op, (enum hkt_dtype)dtype, (enum hkt__isa)isa)(end[3], srcs, 3, count);
+                hkt__spread_fn *kernel = hkt__spread_get((enum hkt_op)op, (enum hkt_dtype)dtype, (enum hkt__isa)isa);
+                char *const dsts[] = {(char *)end[3], (char *)end[2]};
+
+                if (kernel != NULL)
+                    kernel(&(struct hkt__spread){.dsts = dsts, .srcs = srcs, .ndsts = 2, .nsrcs = 3, .count = count});
             }
         }
     }
