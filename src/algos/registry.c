@@ -60,7 +60,7 @@ static const char *two_buffers_v(int nranks, bool in_place)
 
 #define USER_NOTE "buffers that peers can reach"
 /* Beyond the second-level caches of the ranks: 1 MB among 2 took 41 us by writes and 52 by reads, 512 KB 20 and 22 (2026-11-30). */
-#define WRITE_MIN ((size_t)1 << 20)
+#define WRITE_MIN ((size_t)1 << 20) /* above the rows that read: the first of equal predictions is taken */
 #define WRITE_NOTE "; by default from 1 MB on"
 
 #define GROUPS_NOTE "ranks in groups of one size; no prime"
@@ -214,13 +214,13 @@ const struct hkt__algo hkt__algos[] = {
                 "1 (p-1 signals)", "(p-1)/p n read", SRC_DIRECT, 1 },
       .build = hkt__build_all_gather_direct,
       .rounds = hkt__cost_1, .messages = hkt__cost_linear, .volume = hkt__cost_share },
-    { .info = { HKT_ALL_GATHER, "direct_user", "read every block from its rank's input", USER_NOTE,
-                "2 (2(p-1) signals)", "(p-1)/p n read", SRC_USER, 1 },
-      .build = hkt__build_all_gather_direct_user, .user_direct = true,
-      .rounds = hkt__cost_2, .messages = hkt__cost_2_linear, .volume = hkt__cost_share },
     { .info = { HKT_ALL_GATHER, "write_user", "write the own block to every output", USER_NOTE WRITE_NOTE,
                 "2 (2(p-1) signals)", "(p-1)/p n written", SRC_USER, 1 },
       .build = hkt__build_all_gather_write_user, .user_direct = true, .bytes_min = WRITE_MIN,
+      .rounds = hkt__cost_2, .messages = hkt__cost_2_linear, .volume = hkt__cost_share },
+    { .info = { HKT_ALL_GATHER, "direct_user", "read every block from its rank's input", USER_NOTE,
+                "2 (2(p-1) signals)", "(p-1)/p n read", SRC_USER, 1 },
+      .build = hkt__build_all_gather_direct_user, .user_direct = true,
       .rounds = hkt__cost_2, .messages = hkt__cost_2_linear, .volume = hkt__cost_share },
 
     /* -------------------------------------------------------------------------------------------- broadcast */
@@ -317,13 +317,13 @@ const struct hkt__algo hkt__algos[] = {
                 "1 (p-1 signals)", "(p-1)/p n read", SRC_DIRECT, 1 },
       .build = hkt__build_all_to_all_direct,
       .rounds = hkt__cost_1, .messages = hkt__cost_linear, .volume = hkt__cost_share },
-    { .info = { HKT_ALL_TO_ALL, "direct_user", "read every block from its rank's input", USER_NOTE "; not in place",
-                "2 (2(p-1) signals)", "(p-1)/p n read", SRC_USER, 1 },
-      .build = hkt__build_all_to_all_direct_user, .restriction = two_buffers, .user_direct = true,
-      .rounds = hkt__cost_2, .messages = hkt__cost_2_linear, .volume = hkt__cost_share },
     { .info = { HKT_ALL_TO_ALL, "write_user", "write every block to its rank's output", USER_NOTE "; not in place" WRITE_NOTE,
                 "2 (2(p-1) signals)", "(p-1)/p n written", SRC_USER, 1 },
       .build = hkt__build_all_to_all_write_user, .restriction = two_buffers, .user_direct = true, .bytes_min = WRITE_MIN,
+      .rounds = hkt__cost_2, .messages = hkt__cost_2_linear, .volume = hkt__cost_share },
+    { .info = { HKT_ALL_TO_ALL, "direct_user", "read every block from its rank's input", USER_NOTE "; not in place",
+                "2 (2(p-1) signals)", "(p-1)/p n read", SRC_USER, 1 },
+      .build = hkt__build_all_to_all_direct_user, .restriction = two_buffers, .user_direct = true,
       .rounds = hkt__cost_2, .messages = hkt__cost_2_linear, .volume = hkt__cost_share },
 
     /* --------------------------------------------------------------------------------------- gather, scatter */

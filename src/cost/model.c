@@ -52,7 +52,8 @@ void hkt__prices_init(struct hkt__prices *prices, double latency_ns, double ns_p
     if (is_memory) {
         if (crowd > 1) {
             /* A message waits for its receiver's turn, and what is needed for it has left the caches by then; but half the
-             * peers share the core. From a fit for 4 ranks on 2 cores, 2026-11-30. */
+             * peers share the core. From a fit for 4 ranks on 2 cores, 2026-11-30;
+             * beyond the second level all_reduce of 2 to 16 MB of 4 and 8. */
             prices->price[HKT__PRICE_ROUND] += 830;
             prices->price[HKT__PRICE_SHARED_CALL] += 600;
             prices->price[HKT__PRICE_SWITCH] *= 0.5;
@@ -62,6 +63,8 @@ void hkt__prices_init(struct hkt__prices *prices, double latency_ns, double ns_p
             prices->price[HKT__PRICE_FAR_ACCESS] *= 1.15;
             prices->price[HKT__PRICE_RECEIVE_L2] *= 1.25;
             prices->price[HKT__PRICE_FRESH_L2] *= 0.87;
+            prices->price[HKT__PRICE_FRESH_LLC] *= 0.8; /* scratch, unlike buffers, stays in the cache of the core it is on */
+            prices->price[HKT__PRICE_FRESH_MEMORY] *= 0.8;
             prices->price[HKT__PRICE_FAR_LLC] *= 0.8;
         }
         return;
@@ -88,10 +91,11 @@ void hkt__prices_net(struct hkt__prices *prices, double bytes_per_s, double late
         prices->price[HKT__PRICE_NET_ROUND] = 200 + 2 * latency_ns;
 }
 
-/** Shares of a call's bytes by level. Between half a cache and twice it some of the data is found there. */
-static void find_levels(const struct hkt__prices *prices, double touched, double out_share[3])
+/** Shares of a call's bytes by level. Between half a cache and twice it some of the data is found there. Ranks that crowd the cores have
+ *  a share of the last level each (fitted for ranks that have one to themselves, whatever the others take). */
+static void find_levels(const struct hkt__prices *prices, int host_ranks, double touched, double out_share[3])
 {
-    const double sizes[2] = {prices->l2_bytes, prices->llc_bytes};
+    const double sizes[2] = {prices->l2_bytes, prices->llc_bytes / (prices->crowd > 1 && host_ranks > 1 ? host_ranks : 1)};
     double beyond[2];
 
     for (int i = 0; i < 2; i++) {
@@ -281,7 +285,8 @@ void hkt__model_amounts(const struct hkt__profile *profile, const struct hkt__pr
     struct rates rates = {.far = args->far, .crush = args->far ? crush_of(profile) : 1,
                           .read_crush = args->far ? read_crush_of(profile) : 1};
 
-    find_levels(prices, (args->touched + profile->mean.read + profile->mean.relayed) * (double)args->bytes, rates.share);
+    find_levels(prices, args->host_ranks, (args->touched + profile->mean.read + profile->mean.relayed) * (double)args->bytes,
+                rates.share);
     consider_ranks(&rest, profile, n, &none, &rates);
     consider_ranks(&first, profile, n, waits, &rates);
     consider_paths(&first, profile, n, &rates);

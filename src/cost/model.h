@@ -28,6 +28,7 @@ struct hkt__model_args {
     size_t bytes;                         /* n */
     double touched;                       /* bytes of a rank's buffers, as a multiple of n */
     size_t slice_bytes, scratch_bytes;    /* what cuts n into slices */
+    int host_ranks;                       /* ranks of each host; 0: not known */
     bool one_slice;                       /* nothing is staged: nothing is cut */
     bool far;                             /* memory of peers is reached by system calls */
 };

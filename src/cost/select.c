@@ -104,6 +104,7 @@ enum hkt_status hkt__select_predict(const struct hkt__algo *algo, const struct h
 {
     const struct hkt__model_args model = {.bytes = args->bytes, .touched = touched_share(args), .slice_bytes = args->slice_bytes,
                                           .scratch_bytes = args->scratch_bytes, .one_slice = algo->user_direct,
+                                          .host_ranks = args->nranks / (args->site != NULL ? args->site->nhosts : 1),
                                           .far = algo->user_direct && !args->user_ok};
     double amounts[HKT__PRICE_COUNT], ns = 0;
     const struct hkt__profile *profile = NULL;
