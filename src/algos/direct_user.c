@@ -4,8 +4,8 @@
  *
  * Memory traffic is the least possible: every input is read once and every output written once (two-shot all-reduce:
  *   rank r reads chunk r of all inputs and writes the sum to all outputs).
- * In place is served where no rank touches a chunk that another one changes: two-shot and reduce-scatter (chunk r is
- *   rank r's alone, everywhere) and all-gather; not one-shot and all-to-all.
+ * In place is served where no rank touches a chunk that another one changes: two-shot, reduce-scatter and the all-gather that
+ *   writes (chunk r is rank r's alone, everywhere) and the one that reads; not one-shot and all-to-all.
  * Source: derived; the same idea as XPMEM-based collectives, e.g. Open MPI's XHC. */
 #include "algos/builders.h"
 #include "algos/formulas.h"

@@ -1,9 +1,9 @@
 /* Local and direct steps: copies, reductions and writes, on the own memory and on that of peers.
  *
  * Memory of a peer is touched where it lies if this process can address it; else it is copied: straight into place, or
- * into a bounce buffer of cache size when it is to be reduced. Reductions whose result peers get too (WRITE follows
- * REDUCE) go in pieces that stay in the first-level cache, so that the result is stored to all places without being read
- * from memory again: 2 p n bytes of traffic for an all-reduce, the least possible. */
+ * into a bounce buffer of cache size when it is to be reduced. Results that peers get too (WRITE follows REDUCE) are stored
+ * to all places without being read from memory again, from registers or, where there is no kernel for that or system calls move
+ * them, in pieces that stay in a cache: 2 p n bytes of traffic for an all-reduce, the least possible. */
 #include <string.h>
 
 #include "core/mem.h"

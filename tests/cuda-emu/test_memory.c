@@ -16,8 +16,8 @@
 #include "far_test.h"
 
 #define LAUNCH_FAILURE 719
-#define USERS "all_reduce=two_shot_user,reduce_scatter=direct_user,all_gather=direct_user,broadcast=direct_user," \
-              "all_to_all=direct_user,gather=direct_user,scatter=direct_user"
+#define USERS "all_reduce=two_shot_user,reduce_scatter=direct_user,all_gather=write_user,broadcast=direct_user," \
+              "all_to_all=write_user,gather=direct_user,scatter=direct_user"
 
 /** A group, and what it is made with. */
 struct group {
