@@ -208,7 +208,6 @@ static enum hkt_status prepare_anew(const struct hkt__call *call, struct hkt__pr
     prepared.bind.stamp = hkt__call_stamp(call);
     prepared.bind.stamp.call |= hkt__call_pack(0, 0, 0, (unsigned)(prepared.algo - hkt__algos), 0);
     prepared.bind.streaming = hkt__vector_elems(call) * hkt_dtype_size(call->dtype) >= HKT__NT_BYTES;
-    prepared.bind.spread_bytes = hkt__spread_bytes_get(hkt__isa_best());
     if (call->op != HKT_OP_COUNT) {
         const enum hkt_op built_in = op < HKT_OP_USER ? call->op : HKT_SUM;
 

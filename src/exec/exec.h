@@ -101,7 +101,6 @@ struct hkt__bind {
     bool empty_frames;               /* messages of no bytes are sent all the same, so that their stamps are compared */
     hkt__reduce_fn *reduce;          /* NULL for movement */
     hkt__spread_fn *spread;          /* the same for results that go to several places; NULL: none */
-    hkt__spread_fn *spread_bytes;    /* for bytes that do, in plans that write to peers */
     hkt_op_function callback;        /* instead of reduce, for user operations */
     void *callback_arg;
     const struct hkt__bind_device *device; /* borrowed while the call runs; NULL: all is the host's */

@@ -264,6 +264,7 @@ static enum hkt_status write_args(struct hkt__run *run, const struct hkt__entry 
     const struct hkt__arg *from = &run->plan->args[entry->arg_first], *to = from + 1;
     const int32_t nto = entry->arg_count - 1, far = count_far(run, to, nto);
     const size_t total = hkt__operand_bytes(run, &from->x, slice), piece = far > 0 && nto > 1 ? WRITE_PIECE : SIZE_MAX;
+    hkt__spread_fn *copy = hkt__spread_bytes_get(hkt__isa_best());
     const void *source;
     struct hkt__spread spread = {.dsts = run->env->places, .srcs = &source, .ndsts = nto - far, .nsrcs = 1,
                                  .reach = reach_of(run, total, 1 + nto)};
@@ -287,7 +288,7 @@ static enum hkt_status write_args(struct hkt__run *run, const struct hkt__entry 
         }
         spread.count = bytes;
         if (nplaces > 0)
-            run->bind.spread_bytes(&spread);
+            copy(&spread);
         hkt__segment_advance(run, &from->x, &at, bytes);
     }
     if (spread.reach == HKT__REACH_PAST)
