@@ -260,12 +260,12 @@ static void consider_paths(struct dearest *dearest, const struct hkt__profile *p
     }
 }
 
-/** By how much bytes between hosts cost more than they should. Measured for pairs; wait < 1: there is a root. */
+/** By how much bytes between hosts cost more than they should. Measured for pairs that exchange. */
 static double burst(const struct hkt__profile *profile, double slices)
 {
     const bool is_one_round = profile->npaths > 0 && profile->paths[0].waits.rounds + profile->paths[0].waits.net_rounds <= 1;
 
-    return slices > 1 && profile->wait >= 1 && profile->peers <= 1 && is_one_round ? ONE_ROUND : 1;
+    return slices > 1 && !profile->runs_ahead && profile->peers <= 1 && is_one_round ? ONE_ROUND : 1;
 }
 
 static double burden_of(double peers, double share, double most)

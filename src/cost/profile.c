@@ -254,9 +254,12 @@ static enum hkt_status look(struct maker *maker, struct hkt__profile *profile)
             break;
         hkt__work_count(&maker->footing, maker->scheds[i], &works[i]);
         rc = count_peers(maker, maker->scheds[i], 1.0 / looks, profile);
-        /* Ranks that only give need not wait for the others: they run ahead, by a few frames or the instances of scratch. */
-        if (!receives(maker->scheds[i]))
-            profile->wait = RUN_AHEAD;
+        /* Ranks that only give need not wait for the others: they run ahead, by a few frames or the instances of scratch. Between
+         * hosts all is counted nevertheless: what a call takes by itself is long there, and mostly waited for. */
+        if (!receives(maker->scheds[i])) {
+            profile->runs_ahead = true;
+            profile->wait = maker->footing.site != NULL && maker->footing.site->nhosts > 1 ? 1 : RUN_AHEAD;
+        }
         add_look(profile, &works[i], looks);
         profile->cuts = maker->scheds[i]->cuts;
         profile->scratch_chunks = maker->scheds[i]->scratch_chunks;

@@ -42,6 +42,7 @@ struct hkt__profile {
     double net_others;             /* messages of a host's other ranks beside those of its busiest: they share its card */
     double wire;                   /* bytes / n that the busiest host sends to others, or receives, whichever is more */
     double wait;                   /* share of the waiting that is paid where calls follow each other */
+    bool runs_ahead;               /* there are ranks that only give */
     bool touches_peers;            /* their memory */
     int32_t nranks;
     double sources;                /* inputs of all ranks together, as a multiple of n */
