@@ -18,6 +18,9 @@
 /* Messages of a host's ranks queue for its card and for the core that takes its interrupts. 1.7 us of the 5.5 that a message costs
  * a core: fitted to 2 and 4 hosts of 2 and 4 ranks (docs/bench/2026-11-30-hosts.md), hosts that share two cores. */
 #define NET_QUEUE_SHARE 0.3
+/* Over sockets within a host it is the sender that takes a message through the kernel and wakes who waits: 4.5 us, where a root of
+ * 4 ranks on 2 cores sends one after the other (2026-11-30). */
+#define POST_EXTRA 0.6
 #define CRUSH 0.5
 #define READERS_SHARE 0.3   /* a reader more of the same memory by system calls (fitted for 3) */
 #define PAYLOAD_BYTES 8192.0
@@ -72,6 +75,7 @@ void hkt__prices_init(struct hkt__prices *prices, double latency_ns, double ns_p
     /* A message is a system call at either end, which is most of the latency that the transport tells; a byte is copied at
      * both ends; a rank that waits sleeps in the kernel. The shares: `hocket tune` on the loopback, same machine as the
      * defaults. */
+    prices->post_extra = POST_EXTRA;
     static const double send[3] = {0.45, 0.7, 0.7}, receive[3] = {0.4, 0.55, 0.55};
 
     prices->price[HKT__PRICE_MESSAGE] = latency_ns * 0.35;
@@ -128,6 +132,7 @@ static double count_slices(const struct hkt__profile *profile, const struct hkt_
 struct rates {
     double share[3];
     bool far;
+    double post_extra;        /* as of prices */
     double crush, read_crush; /* what system calls on memory of peers cost, as a multiple of their prices; bytes so read */
 };
 
@@ -165,7 +170,7 @@ static double payload_share(double bytes)
 /** n bytes of work, `times` over. */
 static void add_work(double *amounts, const struct hkt__work *work, double n, double times, const struct rates *rates)
 {
-    amounts[HKT__PRICE_MESSAGE] += times * work->messages;
+    amounts[HKT__PRICE_MESSAGE] += times * (work->messages + rates->post_extra * (2 * work->posts - work->messages));
     if (work->parcels > 0)
         amounts[HKT__PRICE_PAYLOAD] +=
             times * work->parcels * payload_share(n * (work->sent + work->received + work->fresh) / work->parcels);
@@ -282,7 +287,7 @@ void hkt__model_amounts(const struct hkt__profile *profile, const struct hkt__pr
     const double wait = profile->wait, burden = burden_of(profile->peers, PEER_SHARE, PEERS_FITTED);
     const double net_burden = burden_of(profile->net_peers, NET_PEER_SHARE, NET_PEERS_MEASURED);
     struct dearest first = {.prices = prices, .ns = -1}, rest = {.prices = prices, .ns = -1};
-    struct rates rates = {.far = args->far, .crush = args->far ? crush_of(profile) : 1,
+    struct rates rates = {.far = args->far, .post_extra = prices->post_extra, .crush = args->far ? crush_of(profile) : 1,
                           .read_crush = args->far ? read_crush_of(profile) : 1};
 
     find_levels(prices, args->host_ranks, (args->touched + profile->mean.read + profile->mean.relayed) * (double)args->bytes,

@@ -66,6 +66,8 @@ static void add_message(const struct hkt__sched *sched, const struct hkt__step *
     const double factor = link->is_net ? chunk : chunk * link->bytes;
 
     *(link->is_net ? &work->net_messages : &work->messages) += link->is_net ? 1 : link->wait;
+    if (!link->is_net && (step->kind == HKT__SEND || step->kind == HKT__SIGNAL))
+        work->posts += link->wait;
     if (step->kind == HKT__SIGNAL || step->kind == HKT__WAIT)
         return;
     work->parcels += !link->is_net;

@@ -8,6 +8,7 @@
 /* Within hosts; counts of what passes between caches are weighted by how far these are apart (site.h). */
 struct hkt__work {
     double messages;  /* sent and received, signals included */
+    double posts;     /* of these, sent */
     double parcels;   /* bytes that change hands in one piece: messages with bytes in them, operands in scratch of peers */
     double steps;     /* local steps */
     double sent;      /* bytes / n put into channels */
@@ -21,7 +22,7 @@ struct hkt__work {
     double accesses;  /* operands read from or written to memory of peers: system calls, where it is copied */
     double net_messages, net_sent, net_received; /* between hosts */
 };
-#define HKT__WORK_COUNTS 15
+#define HKT__WORK_COUNTS 16
 
 #define HKT__PROFILE_LOOKS 16
 
