@@ -64,7 +64,8 @@ struct hkt__heard {
 
 /** Operations on one communicator run in the order of their calls, whichever thread runs them. */
 struct hkt__turn {
-    _Atomic uint64_t next, serving;          /* tickets given out; ticket whose turn it is (release T1, acquire T2) */
+    _Atomic uint64_t next, serving, left;    /* tickets given out; ticket whose turn it is (release T1, acquire T2); tickets
+                                                whose runners do not touch the turn any more (release T3, acquire T4) */
     pthread_mutex_t lock;
     pthread_cond_t changed;
     _Atomic int waiters;

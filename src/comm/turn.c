@@ -1,10 +1,14 @@
 /* Tickets: calls take a number, whoever runs them waits for it. Uncontended (one thread, no streams) it is a few loads and
  * stores; waiters sleep on a condition variable.
  *   T1: pass stores serving with release after the operation's last effect; T2: the next runner's acquire.
+ *   T3: pass stores left with release as the last thing it does to the turn, after those before it have; T4: they, and who is
+ *   about to free the turn, acquire.
  * No read-modify-write: `next` is written by the one caller of a communicator, `serving` by the one that runs. A locked
  * instruction would hold every call up until the line just sent to a peer has been fetched from there, 0.1 us or more.
  * So pass may look at `waiters` before its own store is visible and miss a waiter that has just looked at `serving`. That
  * window is as short as a store buffer: a waiter sleeps LOOK_AGAIN_NS at first, and only then for good. */
+#include <sched.h>
+
 #include "comm/comm_int.h"
 #include "core/clock.h"
 
@@ -51,19 +55,31 @@ void hkt__turn_wait(struct hkt__turn *turn, uint64_t ticket)
     pthread_mutex_unlock(&turn->lock);
 }
 
+/** A stream's thread that ran an operation may be on its way out still: a few instructions, once it has a core. */
+static void await_left(struct hkt__turn *turn, uint64_t ticket)
+{
+    while (atomic_load_explicit(&turn->left, memory_order_acquire) < ticket) /* T4 */
+        sched_yield();
+}
+
 void hkt__turn_pass(struct hkt__turn *turn)
 {
     const uint64_t served = atomic_load_explicit(&turn->serving, memory_order_relaxed); /* nobody else writes it */
 
     atomic_store_explicit(&turn->serving, served + 1, memory_order_release); /* T1 */
-    if (atomic_load_explicit(&turn->waiters, memory_order_relaxed) == 0)
-        return;
-    pthread_mutex_lock(&turn->lock);
-    pthread_cond_broadcast(&turn->changed);
-    pthread_mutex_unlock(&turn->lock);
+    if (atomic_load_explicit(&turn->waiters, memory_order_relaxed) != 0) {
+        pthread_mutex_lock(&turn->lock);
+        pthread_cond_broadcast(&turn->changed);
+        pthread_mutex_unlock(&turn->lock);
+    }
+    await_left(turn, served);
+    atomic_store_explicit(&turn->left, served + 1, memory_order_release); /* T3 */
 }
 
 void hkt__turn_drain(struct hkt__turn *turn)
 {
-    hkt__turn_wait(turn, atomic_load_explicit(&turn->next, memory_order_relaxed));
+    const uint64_t next = atomic_load_explicit(&turn->next, memory_order_relaxed);
+
+    hkt__turn_wait(turn, next);
+    await_left(turn, next);
 }
