@@ -129,7 +129,10 @@ static enum hkt_status run_one(struct hkt__call *call)
     rc = hkt__collective_start(&work, call);
     if (rc < 0)
         return fail_start(&work, rc);
-    hkt__wait_begin(&wait, &comm->options.wait);
+    if (work.cached != NULL && hkt__plan_only_receives(work.cached->plan))
+        hkt__wait_follow(&wait, &comm->options.wait);
+    else
+        hkt__wait_begin(&wait, &comm->options.wait);
     while ((rc = hkt__collective_poll(&work)) > HKT_OK) {
         if (rc == HKT_IN_PROGRESS) {
             hkt__wait_moved(&wait);

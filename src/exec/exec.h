@@ -29,6 +29,8 @@ void hkt__plan_destroy(struct hkt__plan *plan);
 const struct hkt__sched *hkt__plan_shape(const struct hkt__plan *plan);
 /** True when the plan touches memory of peers, so that its scratch lies in the window. */
 bool hkt__plan_is_direct(const struct hkt__plan *plan);
+/** True when the plan sends nothing to others, but receives. */
+bool hkt__plan_only_receives(const struct hkt__plan *plan);
 /** Peers and lanes a plan talks to, so that the caller can open channels before the first run. */
 int hkt__plan_links(const struct hkt__plan *plan);
 void hkt__plan_link(const struct hkt__plan *plan, int index, int *out_peer, int *out_lane);

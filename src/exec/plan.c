@@ -205,6 +205,9 @@ enum hkt_status hkt__plan_create(const struct hkt__sched *sched, bool direct, bo
     for (int32_t i = 0; i < sched->nsteps; i++)
         fill_entry(sched, &place, i, plan);
     mark_spreads(plan);
+    plan->only_receives = plan->nlinks > 0;
+    for (int32_t q = 0; q < plan->nqueues; q++)
+        plan->only_receives &= plan->queues[q].kind != HKT__QUEUE_TX;
     rc = mark_lasting(plan);
     if (rc < 0)
         goto destroy;
@@ -237,6 +240,11 @@ const struct hkt__sched *hkt__plan_shape(const struct hkt__plan *plan)
 bool hkt__plan_is_direct(const struct hkt__plan *plan)
 {
     return plan->direct;
+}
+
+bool hkt__plan_only_receives(const struct hkt__plan *plan)
+{
+    return plan->only_receives;
 }
 
 int hkt__plan_links(const struct hkt__plan *plan)

@@ -31,7 +31,7 @@ struct hkt__plan_queue {
 
 struct hkt__plan {
     struct hkt__sched shape;      /* the schedule's header; its arrays stay NULL */
-    bool direct, user_direct;
+    bool direct, user_direct, only_receives;
     int32_t nqueues, nlinks;      /* links: queues with a peer */
     struct hkt__plan_queue *queues;
     struct hkt__entry *entries;

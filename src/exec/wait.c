@@ -8,6 +8,7 @@
 #define SPINS_ALONE 2000          /* about 50 us: longer than any exchange between two cores */
 #define SPINS_CROWDED 2           /* ranks outnumber cores: the peer may need this very core */
 #define YIELDS 400
+#define REST_NS 400               /* some small calls of a sender that is left alone; 200 to 900 are alike */
 /* Over sockets a poll is a system call, 0.3 us or more per channel, and data that arrive wake a sleeper. How to wait depends on
  * who wants the core meanwhile, and that a rank cannot know: containers share cores without a word. So after some 50 us, a few
  * times what a small frame takes, it yields and looks at the clock (`feels`):
@@ -104,6 +105,18 @@ static bool yield(struct hkt__wait *wait)
     return true;
 }
 
+void hkt__wait_rest(struct hkt__wait *wait)
+{
+    const int64_t end_ns = hkt__now_ns() + REST_NS;
+
+    wait->rests = false;
+    do {
+#if defined(__x86_64__)
+        __builtin_ia32_pause();
+#endif
+    } while (hkt__now_ns() < end_ns);
+}
+
 enum hkt__wait_advice hkt__wait_longer(struct hkt__wait *wait)
 {
     const int32_t past = wait->idle - wait->spins;
@@ -141,6 +154,8 @@ void hkt__wait_policy_init(struct hkt__wait_policy *policy, int64_t spins, int64
     policy->quick = policy->shy = policy->shy_next = 0;
     policy->nap_ns = policy->nap_pause_ns = 0;
     policy->was_late = false;
+    policy->may_rest = !is_crowded && !place->is_network;
+    policy->followed = 0;
     if (spins < 0)
         spins = is_crowded ? SPINS_CROWDED : place->is_network ? SPINS_NETWORK : SPINS_ALONE;
     if (yields < 0)

@@ -18,7 +18,11 @@ struct hkt__wait_policy {
     int64_t nap_ns, nap_pause_ns; /* when to sleep once between yields, so that another core may be given; how long after the last */
     bool was_late;         /* the last yield was to somebody who kept the core */
     int32_t shy, shy_next; /* waits to come that do not yield, since strangers keep the core; how many these were at first */
+    bool may_rest;         /* see hkt__wait_follow */
+    int32_t followed;      /* calls in a row that only received and had nothing to wait for, as far as HKT__WAIT_FOLLOWED */
 };
+
+#define HKT__WAIT_FOLLOWED 4 /* so many calls make a stream */
 
 struct hkt__wait {
     struct hkt__wait_policy *policy;
@@ -28,6 +32,7 @@ struct hkt__wait {
     int64_t deadline_ns;   /* 0: not yet computed, so that short waits read no clock */
     int64_t sleep_ns;      /* of the next sleep */
     int64_t tell_ns;       /* when the next TELL is due; set with the deadline */
+    bool rests;            /* the first poll without result is followed by a rest */
     uint64_t yielded, parked;
 };
 
@@ -36,6 +41,21 @@ enum hkt__wait_advice { HKT__WAIT_POLL, HKT__WAIT_PARK, HKT__WAIT_TELL, HKT__WAI
 static inline void hkt__wait_begin(struct hkt__wait *wait, struct hkt__wait_policy *policy)
 {
     *wait = (struct hkt__wait){.policy = policy, .spins = policy->spins};
+    policy->followed = 0;
+}
+
+/** The same for a call that only receives. Where such calls come one after the other, the sender waits for nobody, and a receiver
+ *  that keeps up looks at each line before it is written: it takes the line away from a sender that is about to write it. So
+ *  whoever found all there in some calls, and then nothing, rests: the sender gets ahead by some calls, whose lines are then
+ *  moved undisturbed. 8 bytes from a root to one rank, a call: 0.15 us, with rests 0.11 (two cores of a Xeon, 2026-11). Ranks
+ *  that send in between are not concerned: there a rest would hold up both sides. */
+static inline void hkt__wait_follow(struct hkt__wait *wait, struct hkt__wait_policy *policy)
+{
+    const int32_t followed = policy->followed;
+
+    hkt__wait_begin(wait, policy);
+    wait->rests = followed >= HKT__WAIT_FOLLOWED && policy->may_rest;
+    policy->followed = followed + (followed < HKT__WAIT_FOLLOWED);
 }
 
 /** Something moved: the wait starts over. */
@@ -46,6 +66,9 @@ static inline void hkt__wait_moved(struct hkt__wait *wait)
     wait->deadline_ns = 0;
 }
 
+/** Leave what is waited for alone for a moment. */
+void hkt__wait_rest(struct hkt__wait *wait);
+
 /** Past the spins: yields, or says to park for wait->sleep_ns, to tell others, or that the deadline has passed. */
 enum hkt__wait_advice hkt__wait_longer(struct hkt__wait *wait);
 
@@ -53,8 +76,11 @@ enum hkt__wait_advice hkt__wait_longer(struct hkt__wait *wait);
  *  has become a long one, so tell the other ranks in which call, then poll again; it comes now and then, between sleeps. */
 static inline enum hkt__wait_advice hkt__wait_idle(struct hkt__wait *wait)
 {
+    wait->policy->followed = 0;
     if (wait->idle++ >= wait->spins)
         return hkt__wait_longer(wait);
+    if (wait->rests)
+        hkt__wait_rest(wait);
 #if defined(__x86_64__)
     __builtin_ia32_pause();
 #endif

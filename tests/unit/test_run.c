@@ -63,13 +63,13 @@ static enum hkt_status settle(struct hkt__run *run)
     return rc;
 }
 
-static struct hkt__plan *make_plan(const char *name)
+static struct hkt__plan *make_plan(enum hkt_coll coll, const char *name, int rank)
 {
-    const struct hkt__algo_case c = {.nranks = 2, .rank = 0, .in_place = false};
+    const struct hkt__algo_case c = {.nranks = 2, .rank = rank, .in_place = false};
     struct hkt__sched *sched;
     struct hkt__plan *plan;
 
-    assert_int_equal(hkt__algo_build_case(hkt__algo_find(HKT_ALL_REDUCE, name), &c, &sched), HKT_OK);
+    assert_int_equal(hkt__algo_build_case(hkt__algo_find(coll, name), &c, &sched), HKT_OK);
     assert_int_equal(hkt__lower(sched), HKT_OK);
     assert_int_equal(hkt__plan_create(sched, false, false, &plan), HKT_OK);
     hkt__sched_destroy(sched);
@@ -83,7 +83,7 @@ static void sends_keep_near_the_oldest_slice(void **state)
     struct hkt__chan *tx_of[2] = {NULL, &tx.chan}, *rx_of[2] = {NULL, &rx.chan};
     struct hkt__exec_env env = {.tx = tx_of, .rx = rx_of, .nranks = 2, .lanes = 1, .scratch = (char *)scratch,
                                 .scratch_bytes = sizeof scratch};
-    struct hkt__plan *plan = make_plan("recursive_doubling");
+    struct hkt__plan *plan = make_plan(HKT_ALL_REDUCE, "recursive_doubling", 0);
     const struct hkt__bind bind = {.in = in, .out = out, .elem_bytes = 4, .grid = {.cuts = 1, .count = BYTES / 4},
                                    .nslices = SLICES, .channels = 1, .scratch_pitch = SLICE, .dtype = HKT_F32,
                                    .reduce = hkt__reduce_get(HKT_SUM, HKT_F32, HKT__ISA_C), .stamp = {.count = BYTES / 4}};
@@ -107,9 +107,32 @@ static void sends_keep_near_the_oldest_slice(void **state)
     hkt__plan_destroy(plan);
 }
 
+static void a_leaf_of_a_broadcast_only_receives(void **state)
+{
+    static const struct {
+        enum hkt_coll coll;
+        const char *algo;
+        int rank;
+        bool only_receives;
+    } cases[] = {
+        {HKT_BROADCAST, "binomial", 0, false},
+        {HKT_BROADCAST, "binomial", 1, true},
+        {HKT_ALL_REDUCE, "recursive_doubling", 1, false},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct hkt__plan *plan = make_plan(cases[i].coll, cases[i].algo, cases[i].rank);
+
+        assert_int_equal(hkt__plan_only_receives(plan), cases[i].only_receives);
+        hkt__plan_destroy(plan);
+    }
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(sends_keep_near_the_oldest_slice)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(sends_keep_near_the_oldest_slice),
+                                       cmocka_unit_test(a_leaf_of_a_broadcast_only_receives)};
 
     return cmocka_run_group_tests_name("run", tests, NULL, NULL);
 }

@@ -1,6 +1,6 @@
 /* What could break: a wait that never says that it is long, or says so at every turn; one that makes others' sleep its own
  * while it should only yield; a deadline that is missed because of it; a move that does not start it over; ranks that share
- * cores and do not give them to each other. */
+ * cores and do not give them to each other; a rest where somebody waits for the one that rests, or that is taken twice. */
 #include <pthread.h>
 #include <sched.h>
 #include <setjmp.h>
@@ -98,6 +98,42 @@ static void ranks_yield_to_ranks_and_sleep_for_strangers(void **state)
     }
 }
 
+/** Calls that only receive, each of which finds all there. */
+static void follow(struct hkt__wait_policy *policy, int count)
+{
+    struct hkt__wait wait;
+
+    for (int i = 0; i < count; i++) {
+        hkt__wait_follow(&wait, policy);
+        assert_false(wait.rests);
+    }
+}
+
+static void only_who_keeps_up_with_a_stream_rests(void **state)
+{
+    static const struct hkt__wait_place alone = {.host_ranks = 2, .cores = 2}, crowded = {.host_ranks = 4, .cores = 2},
+                                        network = {.host_ranks = 2, .cores = 2, .is_network = true};
+    struct hkt__wait_policy policy = {.timeout_ns = MS};
+    struct hkt__wait wait;
+
+    (void)state;
+    hkt__wait_policy_init(&policy, -1, -1, &alone);
+    for (int round = 0; round < 2; round++) {
+        follow(&policy, HKT__WAIT_FOLLOWED);
+        hkt__wait_follow(&wait, &policy);
+        assert_true(wait.rests);
+        assert_int_equal(hkt__wait_idle(&wait), HKT__WAIT_POLL);
+        assert_false(wait.rests);
+    }
+    follow(&policy, HKT__WAIT_FOLLOWED); /* the wait above ended the stream */
+    hkt__wait_begin(&wait, &policy);     /* and so does a call that sends */
+    follow(&policy, HKT__WAIT_FOLLOWED);
+    hkt__wait_policy_init(&policy, -1, -1, &crowded);
+    follow(&policy, 3 * HKT__WAIT_FOLLOWED);
+    hkt__wait_policy_init(&policy, -1, -1, &network);
+    follow(&policy, 3 * HKT__WAIT_FOLLOWED);
+}
+
 /** Who else wants the core, and until when. */
 struct company {
     atomic_bool over;
@@ -179,6 +215,7 @@ int main(void)
         cmocka_unit_test(a_move_starts_it_over),
         cmocka_unit_test(who_only_yields_does_not_tell),
         cmocka_unit_test(ranks_yield_to_ranks_and_sleep_for_strangers),
+        cmocka_unit_test(only_who_keeps_up_with_a_stream_rests),
         cmocka_unit_test(a_wait_feels_who_else_wants_the_core),
     };
 
