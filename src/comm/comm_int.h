@@ -51,6 +51,7 @@ struct hkt__prepared {
     size_t count;
     const struct hkt__algo *algo;            /* NULL: an empty slot */
     struct hkt__cached_plan *cached;
+    bool is_plain;                           /* blocks are alike and lie in the order of ranks: the bind says it all */
     struct hkt__bind bind;                   /* buffers, blocks, callback and the stamp's op_seq left open */
 };
 #define HKT__PREPARED_MAX 16                 /* slots, by the top 4 bits of a hash */

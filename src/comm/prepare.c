@@ -201,6 +201,7 @@ static enum hkt_status prepare_anew(const struct hkt__call *call, struct hkt__pr
     if (rc < 0)
         return rc;
     prepared.generation = comm->planning.plans.generation;
+    prepared.is_plain = !hkt__coll_is_v(call->coll) && hkt__site_ranks(&comm->site, prepared.algo) == NULL;
     prepared.bind.elem_bytes = hkt_dtype_size(call->dtype);
     prepared.bind.dtype = call->dtype;
     prepared.bind.empty_frames = call->count == 0 && !hkt__coll_is_v(call->coll);

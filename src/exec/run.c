@@ -204,12 +204,6 @@ static size_t send_limit(const struct hkt__run *run, const struct hkt__cursor *c
     return feeder->open ? feeder->done : 0;
 }
 
-/** The operand whose bytes an entry moves through a channel. */
-static const struct hkt__operand *moving_operand(const struct hkt__plan *plan, const struct hkt__entry *entry)
-{
-    return entry->kind == HKT__SEND ? &plan->args[entry->arg_first].x : &entry->dst;
-}
-
 static enum hkt_status advance_entry(struct hkt__run *run, struct hkt__cursor *cursor, const struct hkt__entry *entry)
 {
     const bool is_empty = cursor->total == 0 && run->bind.empty_frames;
@@ -248,7 +242,7 @@ static bool open_entry(struct hkt__run *run, struct hkt__cursor *cursor, const s
     cursor->done = 0;
     cursor->total = 0;
     if (entry->kind <= HKT__RECV_REDUCE)
-        cursor->total = hkt__operand_bytes(run, moving_operand(run->plan, entry), cursor->slice);
+        hkt__step_measure(run, cursor, entry);
     return true;
 }
 

@@ -16,6 +16,7 @@ struct hkt__cursor {
     int32_t piece;         /* of the moving operand */
     size_t offset;         /* bytes of that piece already moved */
     size_t done, total;    /* bytes of the entry */
+    char *whole;           /* of a SEND, RECV or RECV_REDUCE: where its operand lies if that is one piece; NULL: in several */
 };
 
 struct hkt__run {
@@ -49,6 +50,8 @@ static inline bool hkt__is_on_device(const struct hkt__run *run, const struct hk
 
 /** Bytes of an operand in a slice; the first piece with bytes becomes the cursor's. */
 size_t hkt__operand_bytes(const struct hkt__run *run, const struct hkt__operand *x, int32_t slice);
+/** Find out where and how large the operand is that the entry at the head moves through a channel. */
+void hkt__step_measure(const struct hkt__run *run, struct hkt__cursor *cursor, const struct hkt__entry *entry);
 /** Segment at (piece, offset) of x as it lies at `rank`; adjacent pieces are joined. Never empty before the end. */
 struct hkt__segment hkt__segment_at(const struct hkt__run *run, const struct hkt__operand *x, int rank,
                                     const struct hkt__cursor *at);

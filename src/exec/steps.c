@@ -67,6 +67,21 @@ size_t hkt__operand_bytes(const struct hkt__run *run, const struct hkt__operand 
     return total;
 }
 
+void hkt__step_measure(const struct hkt__run *run, struct hkt__cursor *cursor, const struct hkt__entry *entry)
+{
+    const struct hkt__operand *x = entry->kind == HKT__SEND ? &run->plan->args[entry->arg_first].x : &entry->dst;
+
+    cursor->whole = NULL;
+    if (x->count != 1) {
+        cursor->total = hkt__operand_bytes(run, x, cursor->slice);
+        return;
+    }
+    const struct hkt__segment segment = piece_segment(run, x, run->env->rank, 0, cursor->slice);
+
+    cursor->whole = segment.data;
+    cursor->total = segment.bytes;
+}
+
 struct hkt__segment hkt__segment_at(const struct hkt__run *run, const struct hkt__operand *x, int rank,
                                     const struct hkt__cursor *at)
 {
@@ -110,6 +125,25 @@ void hkt__segment_advance(const struct hkt__run *run, const struct hkt__operand 
         at->offset -= piece;
         at->piece++;
     }
+}
+
+/** The segment at the cursor of the operand that its entry moves. */
+static inline struct hkt__segment moving_segment(const struct hkt__run *run, const struct hkt__operand *x, const struct hkt__cursor *at)
+{
+    if (at->whole != NULL)
+        return (struct hkt__segment){at->whole + at->done, at->total - at->done};
+    return hkt__segment_at(run, x, run->env->rank, at);
+}
+
+/** Move the cursor over `bytes` of the operand that its entry moves. */
+static inline void moving_advance(const struct hkt__run *run, const struct hkt__operand *x, struct hkt__cursor *at, size_t bytes)
+{
+    if (at->whole == NULL) {
+        hkt__segment_advance(run, x, at, bytes);
+        return;
+    }
+    at->done += bytes;
+    at->offset += bytes;
 }
 
 static struct hkt__chan *channel(const struct hkt__run *run, const struct hkt__cursor *cursor, struct hkt__chan **table)
@@ -214,14 +248,38 @@ static enum hkt_status send_frame(struct hkt__run *run, const struct hkt__cursor
             return rc;
     }
     if (chan->ops->tx_end_from != NULL && !hkt__is_on_device(run, x))
-        from = hkt__segment_at(run, x, run->env->rank, cursor);
+        from = moving_segment(run, x, cursor);
     if (from.bytes >= SEND_FROM_MIN) {
         *bytes = from.bytes < *bytes ? from.bytes : *bytes;
         return publish(run, cursor, chan, from.data, room, *bytes);
     }
-    const enum hkt_status rc = fill_frame(run, x, *cursor, room->data, *bytes);
+    const enum hkt_status rc = cursor->whole != NULL ? copy_bytes(run, x, room->data, cursor->whole + cursor->done, *bytes)
+                                                     : fill_frame(run, x, *cursor, room->data, *bytes);
 
     return rc == HKT_OK ? publish(run, cursor, chan, room->data, room, *bytes) : rc;
+}
+
+/** Is the operand of a SEND one small piece of memory of the host, none of it sent? */
+static bool is_small(const struct hkt__run *run, const struct hkt__cursor *cursor, const struct hkt__operand *x)
+{
+    return cursor->whole != NULL && cursor->total > 0 && cursor->total <= HKT__TP_SMALL && cursor->done == 0 &&
+           !hkt__is_on_device(run, x);
+}
+
+/** Send all of a small operand in one step. */
+static enum hkt_status send_small(struct hkt__run *run, struct hkt__cursor *cursor, struct hkt__chan *chan)
+{
+    struct hkt__stamp stamp = message_stamp(run, cursor);
+
+    if (run->env->crc)
+        stamp.crc = hkt__crc32c(0, cursor->whole, cursor->total);
+    const enum hkt_status rc = chan->ops->tx_small(chan, cursor->whole, cursor->total, &stamp);
+
+    if (rc != HKT_OK)
+        return rc;
+    cursor->done = cursor->total;
+    run->env->bytes_sent += cursor->total;
+    return HKT_OK;
 }
 
 enum hkt_status hkt__step_send(struct hkt__run *run, struct hkt__cursor *cursor, const struct hkt__entry *entry,
@@ -233,6 +291,8 @@ enum hkt_status hkt__step_send(struct hkt__run *run, struct hkt__cursor *cursor,
 
     if (limit > cursor->total)
         limit = cursor->total;
+    if (is_small(run, cursor, x) && limit == cursor->total && chan->ops->tx_small != NULL)
+        return send_small(run, cursor, chan);
     while (cursor->done < cursor->total) {
         struct hkt__room room;
         size_t bytes = limit - cursor->done;
@@ -248,7 +308,7 @@ enum hkt_status hkt__step_send(struct hkt__run *run, struct hkt__cursor *cursor,
         rc = send_frame(run, cursor, entry, &room, &bytes);
         if (rc != HKT_OK)
             return rc;
-        hkt__segment_advance(run, x, cursor, bytes);
+        moving_advance(run, x, cursor, bytes);
         run->env->bytes_sent += bytes;
         result = HKT_IN_PROGRESS;
     }
@@ -304,7 +364,7 @@ static enum hkt_status drain_frame(struct hkt__run *run, struct hkt__cursor *cur
     enum hkt_status rc = HKT_OK;
 
     while (left > 0 && rc == HKT_OK) {
-        struct hkt__segment to = hkt__segment_at(run, &entry->dst, run->env->rank, cursor);
+        struct hkt__segment to = moving_segment(run, &entry->dst, cursor);
         size_t bytes = to.bytes < left ? to.bytes : left;
 
         if (entry->kind == HKT__RECV_REDUCE) {
@@ -317,7 +377,7 @@ static enum hkt_status drain_frame(struct hkt__run *run, struct hkt__cursor *cur
         } else if (to.data != data) {
             rc = copy_bytes(run, &entry->dst, to.data, data, bytes);
         }
-        hkt__segment_advance(run, &entry->dst, cursor, bytes);
+        moving_advance(run, &entry->dst, cursor, bytes);
         data += bytes;
         left -= bytes;
     }
@@ -335,7 +395,7 @@ enum hkt_status hkt__step_recv(struct hkt__run *run, struct hkt__cursor *cursor,
         struct hkt__view view;
 
         if (is_into)
-            to = hkt__segment_at(run, &entry->dst, run->env->rank, cursor);
+            to = moving_segment(run, &entry->dst, cursor);
         enum hkt_status rc = next_frame(run, cursor, chan, &to, &view);
 
         if (rc != HKT_OK)

@@ -107,6 +107,16 @@ static enum hkt_status tx_end(struct hkt__chan *chan, size_t bytes, const struct
     return HKT_OK;
 }
 
+static enum hkt_status tx_small(struct hkt__chan *chan, const void *data, size_t bytes, const struct hkt__stamp *stamp)
+{
+    struct mem_tx *tx = (struct mem_tx *)chan;
+    const enum hkt_status rc = hkt__ring_send(&tx->ring, data, bytes, stamp);
+
+    if (rc == HKT_OK)
+        hkt__bell_check(tx->bell, HKT__BELL_FRAMES);
+    return rc;
+}
+
 static enum hkt_status rx_begin(struct hkt__chan *chan, struct hkt__view *out_view)
 {
     return hkt__ring_peek(&((struct mem_rx *)chan)->ring, out_view);
@@ -121,7 +131,7 @@ static void rx_end(struct hkt__chan *chan)
 }
 
 static const struct hkt__chan_ops chan_ops = {
-    .tx_begin = tx_begin, .tx_end = tx_end, .rx_begin = rx_begin, .rx_end = rx_end,
+    .tx_begin = tx_begin, .tx_end = tx_end, .rx_begin = rx_begin, .rx_end = rx_end, .tx_small = tx_small,
 };
 
 /* ---- domain ---- */

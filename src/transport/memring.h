@@ -24,7 +24,7 @@
  *  told: it is less than nslots frames, so a producer that finds no room has frames that the consumer has not released.
  *
  * Happens-before.
- *  R1 (release store of seq, in publish) -> A1 (acquire load of seq, in peek): the consumer sees header, payload, and all
+ *  R1 (release store of seq, in seal) -> A1 (acquire load of seq, in peek): the consumer sees header, payload, and all
  *     the producer wrote before, a window of shared memory for instance.
  *  R2 (release store of count, in release) -> A2 (acquire load of count, in refresh): the consumer's reads of a slot
  *     are over before the producer writes it again.
@@ -49,7 +49,7 @@
 #include "transport/transport.h"
 
 #define HKT__RING_INLINE 32   /* largest payload that travels in the header's line */
-#define HKT__RING_SMALL 256   /* largest payload that does not need a data slot */
+#define HKT__RING_SMALL HKT__TP_SMALL /* largest payload that does not need a data slot */
 #define HKT__RING_CREDIT 8u   /* small frames released between two stores of the count */
 #define HKT__RING_AHEAD 2u    /* lines from the one being written to that which is asked for meanwhile */
 
@@ -131,13 +131,21 @@ static inline enum hkt_status hkt__ring_room(struct hkt__ring_tx *tx, size_t byt
     return HKT_OK;
 }
 
-/** Publish the first `bytes` bytes of the room given last. */
-static inline void hkt__ring_publish(struct hkt__ring_tx *tx, size_t bytes, const struct hkt__stamp *stamp)
+/** Publish the frame whose payload is in its place. */
+static inline void hkt__ring_seal(struct hkt__ring_tx *tx, size_t bytes, const struct hkt__stamp *stamp)
 {
     struct hkt__ring_line *line = &tx->mem.lines[tx->sent & tx->line_mask];
 
     hkt__prefetch_write(&tx->mem.lines[(tx->sent + HKT__RING_AHEAD) & tx->line_mask]);
+    line->bytes = (uint32_t)bytes;
+    line->stamp = *stamp;
+    tx->sent++;
+    atomic_store_explicit(&line->seq, tx->sent, memory_order_release); /* R1: publishes the frame; pairs with A1 in peek */
+}
 
+/** Publish the first `bytes` bytes of the room given last. */
+static inline void hkt__ring_publish(struct hkt__ring_tx *tx, size_t bytes, const struct hkt__stamp *stamp)
+{
     /* A sender that asked for much and wrote little: where the payload lies follows from its size alone. */
     if (bytes <= HKT__RING_SMALL) {
         unsigned char *place = hkt__ring_place(&tx->mem, tx->sent, bytes);
@@ -145,10 +153,22 @@ static inline void hkt__ring_publish(struct hkt__ring_tx *tx, size_t bytes, cons
         if (tx->room != place)
             memcpy(place, tx->room, bytes);
     }
-    line->bytes = (uint32_t)bytes;
-    line->stamp = *stamp;
-    tx->sent++;
-    atomic_store_explicit(&line->seq, tx->sent, memory_order_release); /* R1: publishes the frame; pairs with A1 in peek */
+    hkt__ring_seal(tx, bytes, stamp);
+}
+
+/** The room, the copy and the publishing of a small frame (at most HKT__RING_SMALL bytes) in one. AGAIN: the ring is full. */
+static inline enum hkt_status hkt__ring_send(struct hkt__ring_tx *tx, const void *data, size_t bytes,
+                                             const struct hkt__stamp *stamp)
+{
+    if (__builtin_expect(tx->sent - tx->seen >= tx->mem.nlines, 0)) {
+        const enum hkt_status rc = hkt__ring_refresh(tx, tx->mem.nlines);
+
+        if (rc != HKT_OK)
+            return rc;
+    }
+    memcpy(hkt__ring_place(&tx->mem, tx->sent, bytes), data, bytes);
+    hkt__ring_seal(tx, bytes, stamp);
+    return HKT_OK;
 }
 
 /** Is a frame there? What the consumer of a frame must use is hkt__ring_peek. */
@@ -162,7 +182,7 @@ static inline bool hkt__ring_has_frame(const struct hkt__ring_rx *rx)
 static inline enum hkt_status hkt__ring_peek(struct hkt__ring_rx *rx, struct hkt__view *out_view)
 {
     struct hkt__ring_line *line = &rx->mem.lines[rx->taken & rx->line_mask];
-    const uint32_t seq = atomic_load_explicit(&line->seq, memory_order_acquire); /* A1: pairs with R1 in publish */
+    const uint32_t seq = atomic_load_explicit(&line->seq, memory_order_acquire); /* A1: pairs with R1 in seal */
 
     if (seq != rx->taken + 1 || __builtin_expect(line->bytes > rx->mem.slot_bytes, 0)) {
         rx->is_starved = true;

@@ -206,4 +206,4 @@ static void rx_end(struct hkt__chan *chan)
     pthread_mutex_unlock(&rx->link->dom->lock);
 }
 
-const struct hkt__chan_ops hkt__net_chan_ops = {tx_begin, tx_end, rx_begin, rx_end, NULL, NULL, NULL, NULL};
+const struct hkt__chan_ops hkt__net_chan_ops = {.tx_begin = tx_begin, .tx_end = tx_end, .rx_begin = rx_begin, .rx_end = rx_end};

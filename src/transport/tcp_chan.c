@@ -468,4 +468,5 @@ static void rx_end(struct hkt__chan *chan)
     rx->socket = rx->socket + 1 == rx->link->nsockets ? 0 : rx->socket + 1;
 }
 
-const struct hkt__chan_ops hkt__tcp_chan_ops = {tx_begin, tx_end, rx_begin, rx_end, tx_end_from, rx_into, NULL, NULL};
+const struct hkt__chan_ops hkt__tcp_chan_ops = {.tx_begin = tx_begin, .tx_end = tx_end, .rx_begin = rx_begin, .rx_end = rx_end, .tx_end_from = tx_end_from,
+                                                .rx_into = rx_into};

@@ -56,6 +56,8 @@ struct hkt__view {
 
 #define HKT__ROOM_MIN 32 /* a payload up to this size is never cut */
 
+#define HKT__TP_SMALL 256 /* bytes at most, for tx_small */
+
 struct hkt__chan_ops {
     /** Room for a frame of at most `bytes`: min(bytes, HKT__ROOM_MIN) <= room <= frame_bytes_max; bytes == 0 is a bare
      *  signal. AGAIN: no credit now. Calling it again before tx_end replaces the room: for the same bytes by the same or a
@@ -74,13 +76,16 @@ struct hkt__chan_ops {
     /** As rx_begin, but the payload is put at `to` if it has at most `room` bytes and is worth it; the view says where it
      *  is. AGAIN may leave a part of it there: until OK, ask again for the same place (or give the channel up). */
     enum hkt_status (*rx_into)(struct hkt__chan *chan, void *to, size_t room, struct hkt__view *out_view);
-    /* The last two spare the sender's copy where the medium reads memory by itself, later. NULL, both: not offered. */
+    /* These two spare the sender's copy where the medium reads memory by itself, later. NULL, both: not offered. */
     /** As tx_end_from, but the payload is only lent: nobody may write there while tx_is_lent says so. AGAIN: not from this
      *  memory (see mem_pin), or not so little; nothing was sent, the room is still there. */
     enum hkt_status (*tx_lend)(struct hkt__chan *chan, const void *data, size_t bytes, const struct hkt__stamp *stamp);
     /** Is anything lent that was not given back? Takes what came back. False too when the channel has failed, after which
      *  nothing is read any more: the next operation on it reports that. */
     bool (*tx_is_lent)(struct hkt__chan *chan);
+    /** tx_begin, a copy from `data` and tx_end in one step, for a payload of at most HKT__TP_SMALL bytes, where these steps cost
+     *  more than the message. AGAIN: no credit now. NULL: not offered. */
+    enum hkt_status (*tx_small)(struct hkt__chan *chan, const void *data, size_t bytes, const struct hkt__stamp *stamp);
 };
 
 /** Embedded first in each transport's own channel. One object serves one direction. */

@@ -220,4 +220,4 @@ static void rx_end(struct hkt__chan *chan)
     pthread_mutex_unlock(&dom->lock);
 }
 
-const struct hkt__chan_ops hkt__ucx_chan_ops = {tx_begin, tx_end, rx_begin, rx_end, NULL, rx_into, NULL, NULL};
+const struct hkt__chan_ops hkt__ucx_chan_ops = {.tx_begin = tx_begin, .tx_end = tx_end, .rx_begin = rx_begin, .rx_end = rx_end, .rx_into = rx_into};
