@@ -230,7 +230,7 @@ static enum hkt_status advance_entry(struct hkt__run *run, struct hkt__cursor *c
 /** Begin the entry at the head if its turn has come. */
 static bool open_entry(struct hkt__run *run, struct hkt__cursor *cursor, const struct hkt__entry *entry)
 {
-    if (!hkt__deps_are_done(run, cursor, entry))
+    if (entry->dep_count > 0 && !hkt__deps_are_done(run, cursor, entry))
         return false;
     if (entry->uses_scratch && !scratch_is_free(run, cursor->slice))
         return false;
