@@ -9,6 +9,7 @@
 #include "comm/far_net.h"
 #include "comm/stage.h"
 #include "core/mem.h"
+#include "exec/seats.h"
 
 enum { SLICE_LEAST = 256, SLICE_MOST = 16 << 20 }; /* of HOCKET_SLICE_BYTES too */
 
@@ -238,6 +239,17 @@ static enum hkt_status map_memory(struct hkt_comm *comm)
     return HKT_OK;
 }
 
+/** Where ranks share cores, the communicator of all of the host evens out who is where. */
+static enum hkt_status share_cores(struct hkt_comm *comm)
+{
+    const struct hkt__job *job = comm->job;
+
+    if (!job->settings->spread || !comm->routes.all_memory || comm->nranks != job->host_ranks || job->cores == 1 ||
+        job->host_ranks <= job->cores)
+        return HKT_OK;
+    return hkt__seats_create(&comm->env, job->cores, &comm->options.wait.seats);
+}
+
 static void fill_agreed(const struct hkt_comm *comm, uint64_t agreed[AGREED_COUNT])
 {
     agreed[AGREED_SLICE] = comm->options.slice_bytes_set;
@@ -295,6 +307,8 @@ static enum hkt_status connect_members(struct hkt_comm *comm, const struct hkt__
     hkt__free(all);
     if (rc == HKT_OK)
         rc = map_memory(comm);
+    if (rc == HKT_OK)
+        rc = share_cores(comm);
     return rc < 0 && is_agreed ? hkt__comm_fail_here(comm, rc, "connecting") : rc;
 }
 
@@ -432,6 +446,7 @@ void hkt__comm_free(struct hkt_comm *comm)
     hkt__registered_fini(comm);
     hkt__plans_fini(&comm->planning.plans);
     hkt__run_destroy(comm->run);
+    hkt__seats_destroy(comm->options.wait.seats);
     hkt__work_table_destroy(comm->planning.work);
     hkt__site_fini(&comm->site);
     hkt__recorder_fini(&comm->watch.recorder);

@@ -45,6 +45,8 @@ struct hkt__window_head {
         uint64_t address;                    /* in the owner's process */
         uint64_t offset;                     /* 1 + where it lies in the owner's shared memory; 0: elsewhere */
     } buffers[2];
+    /* Where the owner last waited: 1 + the core, 0: it has not. A hint (exec/seats.h). */
+    _Alignas(64) _Atomic int32_t seat;
 };
 
 /** How this rank touches the memory of a peer, nearest first: by its address, in its shared memory, by copying. */

@@ -5,6 +5,8 @@
 
 #include <sched.h>
 
+#include "exec/seats.h"
+
 #define SPINS_ALONE 2000          /* about 50 us: longer than any exchange between two cores */
 #define SPINS_CROWDED 2           /* ranks outnumber cores: the peer may need this very core */
 #define YIELDS 400
@@ -102,6 +104,8 @@ static bool yield(struct hkt__wait *wait)
     if (!wait->policy->feels)
         sched_yield();
     wait->yielded++;
+    if (wait->policy->seats != NULL)
+        hkt__seats_look(wait->policy->seats);
     return true;
 }
 
@@ -156,6 +160,7 @@ void hkt__wait_policy_init(struct hkt__wait_policy *policy, int64_t spins, int64
     policy->was_late = false;
     policy->may_rest = !is_crowded && !place->is_network;
     policy->followed = 0;
+    policy->seats = NULL;
     if (spins < 0)
         spins = is_crowded ? SPINS_CROWDED : place->is_network ? SPINS_NETWORK : SPINS_ALONE;
     if (yields < 0)

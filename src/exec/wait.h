@@ -8,6 +8,8 @@
 
 #include "core/clock.h"
 
+struct hkt__seats;
+
 /** Of one communicator; used by one thread at a time, whose waits may change it (feels). */
 struct hkt__wait_policy {
     int32_t spins;         /* polls without result before the first yield */
@@ -17,6 +19,7 @@ struct hkt__wait_policy {
     int32_t quick;         /* yields in a row that gave the core to nobody */
     int64_t nap_ns, nap_pause_ns; /* when to sleep once between yields, so that another core may be given; how long after the last */
     bool was_late;         /* the last yield was to somebody who kept the core */
+    struct hkt__seats *seats; /* to be looked at after yields (exec/seats.h); NULL: nobody moves; borrowed */
     int32_t shy, shy_next; /* waits to come that do not yield, since strangers keep the core; how many these were at first */
     bool may_rest;         /* see hkt__wait_follow */
     int32_t followed;      /* calls in a row that only received and had nothing to wait for, as far as HKT__WAIT_FOLLOWED */

@@ -1,6 +1,7 @@
 /* What could break: a wait that never says that it is long, or says so at every turn; one that makes others' sleep its own
  * while it should only yield; a deadline that is missed because of it; a move that does not start it over; ranks that share
- * cores and do not give them to each other; a rest where somebody waits for the one that rests, or that is taken twice. */
+ * cores and do not give them to each other, or crowd on one of them; one that moves where it may not, or stays bound there; a
+ * rest where somebody waits for the one that rests, or that is taken twice. */
 #include <pthread.h>
 #include <sched.h>
 #include <setjmp.h>
@@ -11,6 +12,7 @@
 
 #include <cmocka.h>
 
+#include "exec/seats.h"
 #include "exec/wait.h"
 
 #define MS INT64_C(1000000)
@@ -208,6 +210,79 @@ static void a_wait_feels_who_else_wants_the_core(void **state)
     }
 }
 
+static void the_last_of_a_full_core_moves(void **state)
+{
+    static const struct {
+        int32_t seats[8]; /* 1 + core */
+        int nranks, rank, cores, core;
+    } cases[] = {
+        {{1, 1, 1, 1, 1, 2, 2, 2}, 8, 4, 2, 1},
+        {{1, 1, 1, 1, 1, 2, 2, 2}, 8, 3, 2, -1},  /* rank 4 does */
+        {{1, 1, 1, 1, 1, 2, 2, 2}, 8, 7, 2, -1},
+        {{1, 1, 1, 1, 2, 2, 2, 2}, 8, 3, 2, -1},  /* even */
+        {{1, 1, 2}, 3, 1, 2, -1},                 /* as even as can be */
+        {{1, 1, 1, 0}, 4, 2, 2, 1},               /* where the last is nobody knows */
+        {{0, 0, 0, 0}, 4, 3, 2, -1},
+        {{2, 2, 2, 2, 2, 2, 1, 4}, 8, 5, 4, 2},   /* to the emptiest */
+        {{4, 4, 4, 4, 4, 4, 3, 3}, 8, 5, 4, 0},   /* of those alike the next one, round the end */
+        {{8, 8, 8, 8, 1, 1, 2, 2}, 8, 3, 4, 2},   /* of those allowed */
+    };
+    cpu_set_t allowed;
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        CPU_ZERO(&allowed);
+        for (int cpu = 0; cpu < cases[i].cores; cpu++)
+            CPU_SET(cpu, &allowed);
+        assert_int_equal(hkt__seats_pick(cases[i].seats, cases[i].nranks, cases[i].rank, cases[i].cores, &allowed), cases[i].core);
+    }
+    CPU_ZERO(&allowed);
+    CPU_SET(0, &allowed);
+    assert_int_equal(hkt__seats_pick(cases[0].seats, 8, 4, 2, &allowed), -1); /* bound to where it is */
+}
+
+/** Look as the last of four ranks that all are where this one is, until it has moved or `times` are over. */
+static bool moves_away(int times)
+{
+    static struct hkt__window_head heads[4];
+    struct hkt__window_head *const windows[4] = {&heads[0], &heads[1], &heads[2], &heads[3]};
+    const struct hkt__exec_env env = {.windows = windows, .nranks = 4, .rank = 3};
+    struct hkt__seats *seats = NULL;
+    bool has_moved = false;
+
+    assert_int_equal(hkt__seats_create(&env, 2, &seats), HKT_OK);
+    for (int i = 0; i < times && !has_moved; i++) {
+        const int here = sched_getcpu();
+
+        for (int r = 0; r < 3; r++)
+            atomic_store_explicit(&heads[r].seat, here + 1, memory_order_relaxed);
+        hkt__seats_look(seats);
+        has_moved = sched_getcpu() != here;
+    }
+    hkt__seats_destroy(seats);
+    return has_moved;
+}
+
+static void who_moves_is_free_again_and_who_is_bound_stays(void **state)
+{
+    cpu_set_t before, after, one;
+
+    (void)state;
+    assert_int_equal(sched_getaffinity(0, sizeof before, &before), 0);
+    if (CPU_COUNT(&before) > 1) {
+        assert_true(moves_away(100));
+        assert_int_equal(sched_getaffinity(0, sizeof after, &after), 0);
+        assert_true(CPU_EQUAL(&before, &after));
+    }
+    CPU_ZERO(&one);
+    CPU_SET(sched_getcpu(), &one);
+    assert_int_equal(sched_setaffinity(0, sizeof one, &one), 0);
+    assert_false(moves_away(100));
+    assert_int_equal(sched_getaffinity(0, sizeof after, &after), 0);
+    assert_true(CPU_EQUAL(&one, &after));
+    assert_int_equal(sched_setaffinity(0, sizeof before, &before), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -217,6 +292,8 @@ int main(void)
         cmocka_unit_test(ranks_yield_to_ranks_and_sleep_for_strangers),
         cmocka_unit_test(only_who_keeps_up_with_a_stream_rests),
         cmocka_unit_test(a_wait_feels_who_else_wants_the_core),
+        cmocka_unit_test(the_last_of_a_full_core_moves),
+        cmocka_unit_test(who_moves_is_free_again_and_who_is_bound_stays),
     };
 
     return cmocka_run_group_tests_name("wait", tests, NULL, NULL);
