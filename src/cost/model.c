@@ -21,6 +21,7 @@
 /* Over sockets within a host it is the sender that takes a message through the kernel and wakes who waits: 4.5 us, where a root of
  * 4 ranks on 2 cores sends one after the other (2026-11-30). */
 #define POST_EXTRA 0.6
+#define CROWD_MEASURED 4.0  /* ranks per core */
 #define CRUSH 0.5
 #define READERS_SHARE 0.3   /* a reader more of the same memory by system calls (fitted for 3) */
 #define PAYLOAD_BYTES 8192.0
@@ -56,11 +57,14 @@ void hkt__prices_init(struct hkt__prices *prices, double latency_ns, double ns_p
         if (crowd > 1) {
             /* A message waits for its receiver's turn, and what is needed for it has left the caches by then; but half the
              * peers share the core. From a fit for 4 ranks on 2 cores, 2026-11-30;
-             * beyond the second level all_reduce of 2 to 16 MB of 4 and 8. */
+             * beyond the second level all_reduce of 2 to 16 MB of 4 and 8. With 8 a turn costs more, as whoever has it in vain
+             * looks for messages of more peers, and a message less. */
+            const double more = fmax(1, fmin(crowd, CROWD_MEASURED) / 2);
+
             prices->price[HKT__PRICE_ROUND] += 830;
             prices->price[HKT__PRICE_SHARED_CALL] += 600;
-            prices->price[HKT__PRICE_SWITCH] *= 0.5;
-            prices->price[HKT__PRICE_MESSAGE] *= 1.3;
+            prices->price[HKT__PRICE_SWITCH] *= 0.5 * more * more;
+            prices->price[HKT__PRICE_MESSAGE] *= 1.3 / sqrt(more);
             prices->price[HKT__PRICE_PAYLOAD] *= 0.2;
             prices->price[HKT__PRICE_ACCESS] *= 0.3;
             prices->price[HKT__PRICE_FAR_ACCESS] *= 1.15;
