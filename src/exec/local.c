@@ -16,8 +16,8 @@
 #define WRITE_PIECE ((size_t)262144) /* of what goes to several places, by system calls too: in a second-level cache */
 /* Touched by one rank: from here on lines are asked for ahead, and results leave the caches before anybody reads them. Measured for 2
  * ranks with second-level caches of 2 MiB: all_reduce of 1 MiB (2 MiB here) takes 36 us with the first, 58 without and 51 past the
- * caches; of 2 MiB 151 and 106; 1 MiB in place (1 MiB) is slower with the first. */
-#define BEYOND_MIN ((size_t)3 << 19)
+ * caches; of 2 MiB 151 and 106; reduce_scatter of 1 MiB (1.5 MiB) 29 with the first, 20 without. */
+#define BEYOND_MIN ((size_t)2 << 20)
 #define PAST_MIN ((size_t)3 << 20)
 _Static_assert(READ_BYTES + FAR_PIECE == HKT__BOUNCE_BYTES, "the bounce buffer has two parts");
 
@@ -70,12 +70,21 @@ static size_t piece_limit(const struct hkt__run *run, const struct hkt__entry *e
     return far == 0 ? SIZE_MAX : READ_BYTES / (size_t)far / HKT__LINE * HKT__LINE;
 }
 
-/** to[0..bytes) = the arguments at the cursor, in order, in one go: so they are rounded once, and `to` may be one of them. */
+/** Where data are of which this rank touches `places` times as much as an operand's slice of `total` bytes. */
+static enum hkt__reach reach_of(const struct hkt__run *run, size_t total, int32_t places)
+{
+    const size_t touched = total * (size_t)places * (size_t)run->bind.nslices;
+
+    return touched >= PAST_MIN ? HKT__REACH_PAST : touched >= BEYOND_MIN ? HKT__REACH_BEYOND : HKT__REACH_CACHED;
+}
+
+/** to->data[0..to->bytes) = the arguments at the cursor, in order, in one go: so they are rounded once, and it may be one of them. */
 static enum hkt_status fold_args(struct hkt__run *run, const struct hkt__entry *entry, const struct hkt__cursor *at,
-                                 void *to, size_t bytes)
+                                 const struct hkt__segment *to, enum hkt__reach reach)
 {
     const struct hkt__arg *args = &run->plan->args[entry->arg_first];
     const void **srcs = run->env->srcs;
+    const size_t bytes = to->bytes;
     char *bounce = run->env->bounce;
 
     for (int32_t i = 0; i < entry->arg_count; i++) {
@@ -92,7 +101,11 @@ static enum hkt_status fold_args(struct hkt__run *run, const struct hkt__entry *
         srcs[i] = bounce;
         bounce += bytes;
     }
-    hkt__run_fold(run, to, srcs, entry->arg_count, bytes);
+    if (reach != HKT__REACH_CACHED && run->bind.spread != NULL && run->bind.callback == NULL)
+        run->bind.spread(&(struct hkt__spread){.dsts = &to->data, .srcs = srcs, .ndsts = 1, .nsrcs = entry->arg_count,
+                                               .count = bytes / run->bind.elem_bytes, .reach = reach});
+    else
+        hkt__run_fold(run, to->data, srcs, entry->arg_count, bytes);
     return HKT_OK;
 }
 
@@ -103,19 +116,25 @@ static enum hkt_status reduce_args(struct hkt__run *run, struct hkt__cursor *cur
     const bool staged = run->bind.callback != NULL && entry->arg_count > 2;
     const size_t limit = staged && piece_limit(run, entry) > NEAR_PIECE ? NEAR_PIECE : piece_limit(run, entry);
     char *sum = run->env->bounce + READ_BYTES;
+    const bool is_kept = entry->dst.buf == HKT__SCRATCH || run->plan->shape.in_place || staged; /* used soon, or read just now */
+    const enum hkt__reach reach = is_kept ? HKT__REACH_CACHED : reach_of(run, total, entry->arg_count + 1);
 
     while (cursor->done < total) {
-        const struct hkt__segment to = hkt__segment_at(run, &entry->dst, run->env->rank, cursor);
+        struct hkt__segment to = hkt__segment_at(run, &entry->dst, run->env->rank, cursor);
+        char *place = to.data;
         const size_t bytes = common_bytes(run, &run->plan->args[entry->arg_first], entry->arg_count, cursor,
                                           to.bytes < limit ? to.bytes : limit);
-        const enum hkt_status rc = fold_args(run, entry, cursor, staged ? sum : to.data, bytes);
+        to = (struct hkt__segment){staged ? sum : place, bytes};
+        const enum hkt_status rc = fold_args(run, entry, cursor, &to, reach);
 
         if (rc < 0)
             return rc;
         if (staged)
-            memcpy(to.data, sum, bytes);
+            memcpy(place, sum, bytes);
         hkt__segment_advance(run, &entry->dst, cursor, bytes);
     }
+    if (reach == HKT__REACH_PAST)
+        hkt__stores_settle();
     return HKT_OK;
 }
 
@@ -128,14 +147,6 @@ static enum hkt_status store(struct hkt__run *run, const struct hkt__arg *to, vo
         return peer_write(run, to->rank, at, from, bytes);
     hkt__copy_loosely(at, from, bytes, streaming);
     return HKT_OK;
-}
-
-/** Where data are of which this rank touches `places` times as much as an operand's slice of `total` bytes. */
-static enum hkt__reach reach_of(const struct hkt__run *run, size_t total, int32_t places)
-{
-    const size_t touched = total * (size_t)places * (size_t)run->bind.nslices;
-
-    return touched >= PAST_MIN ? HKT__REACH_PAST : touched >= BEYOND_MIN ? HKT__REACH_BEYOND : HKT__REACH_CACHED;
 }
 
 /** Where an operand lies at the cursor, of which `bytes` are to be used. */
@@ -208,7 +219,8 @@ static enum hkt_status spread_args(struct hkt__run *run, struct hkt__cursor *cur
     while (cursor->done < total) {
         const size_t bytes = common_bytes(run, to, entry[1].arg_count, cursor,
                                           common_bytes(run, from, entry->arg_count, cursor, limit < piece ? limit : piece));
-        enum hkt_status rc = fold_args(run, entry, cursor, sum, bytes);
+        const struct hkt__segment into = {sum, bytes};
+        enum hkt_status rc = fold_args(run, entry, cursor, &into, HKT__REACH_CACHED);
         int32_t nplaces = 0;
 
         for (int32_t i = 0; i < entry[1].arg_count && rc == HKT_OK; i++) {
