@@ -71,7 +71,7 @@ static void print_candidate(const struct hkt_candidate *candidate, bool is_least
     if (candidate->measured_us > 0)
         printf("  chosen: the fastest of those measured near this size, %.2f us", candidate->measured_us);
     else if (candidate->chosen)
-        fputs(is_least ? "  chosen: the least" : "  chosen: hardly more than the least, and made for these groups", stdout);
+        fputs(is_least ? "  chosen: the least" : "  chosen: hardly more than the least, and preferred", stdout);
     putchar('\n');
 }
 

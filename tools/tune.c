@@ -203,14 +203,50 @@ static enum hkt_status contest(struct tune_rank *rank, int s, const double *pric
         contested += which[k];
     }
     choices->cases++;
+    curve->winner[s] = -1;
     if (contested < 2)
         return count < 0 ? HKT_ERR_INVALID : HKT_OK;
     choices->measured++;
     const enum hkt_status rc = tune_measure(rank, &c, which, us);
 
-    for (int k = 0; k < count && rc == HKT_OK; k++)
-        if (which[k])
-            curve->ratio[s][k] = us[k] / candidates[k].predicted_us;
+    for (int k = 0; k < count && rc == HKT_OK; k++) {
+        if (!which[k])
+            continue;
+        curve->ratio[s][k] = us[k] / candidates[k].predicted_us;
+        if (curve->winner[s] < 0 || us[k] < us[curve->winner[s]])
+            curve->winner[s] = k;
+    }
+    return rc;
+}
+
+/** Make room for a size after size number s. */
+static void insert_size(struct tune_curve *curve, int s, size_t bytes)
+{
+    const size_t after = (size_t)(curve->series.count - s - 1);
+
+    memmove(&curve->series.sizes[s + 2], &curve->series.sizes[s + 1], after * sizeof curve->series.sizes[0]);
+    memmove(&curve->ratio[s + 2], &curve->ratio[s + 1], after * sizeof curve->ratio[0]);
+    memmove(&curve->winner[s + 2], &curve->winner[s + 1], after * sizeof curve->winner[0]);
+    memset(&curve->ratio[s + 1], 0, sizeof curve->ratio[0]);
+    curve->series.sizes[s + 1] = bytes;
+    curve->series.count++;
+}
+
+/** Where two sizes have different winners it matters which is the better one between them: measure there too. */
+static enum hkt_status contest_between(struct tune_rank *rank, const double *prices, struct tune_curve *curve,
+                                       struct tune_choices *choices)
+{
+    enum hkt_status rc = HKT_OK;
+
+    for (int s = curve->series.count - 2; s >= 0 && rc == HKT_OK && curve->series.count < TUNE_SIZES_MAX; s--) {
+        const size_t low = curve->series.sizes[s], high = curve->series.sizes[s + 1];
+        const size_t middle = tune_round_bytes(rank, curve->series.kind.coll, tune_between(low, high));
+
+        if (curve->winner[s] == curve->winner[s + 1] || middle <= low || middle >= high)
+            continue;
+        insert_size(curve, s, middle);
+        rc = contest(rank, s + 1, prices, curve, choices);
+    }
     return rc;
 }
 
@@ -225,6 +261,8 @@ static enum hkt_status contest_all(struct tune_rank *rank, const double *prices,
 
         for (int s = 0; s < curve.series.count && rc == HKT_OK; s++)
             rc = contest(rank, s, prices, &curve, choices);
+        if (rc == HKT_OK)
+            rc = contest_between(rank, prices, &curve, choices);
         if (rc == HKT_OK && choices->measured > measured && !tune_choose(rank, &curve, prices, choices))
             rc = HKT_ERR_INVALID;
     }

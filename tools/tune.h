@@ -64,6 +64,8 @@ struct tune_samples {
 /* tune_cases.c */
 /** Kinds of calls to look at, one after the other: false past the last. */
 bool tune_series_get(const struct tune_rank *rank, int index, int factor, struct tune_series *out_series);
+/** Whole elements for each rank, at least one. */
+size_t tune_round_bytes(const struct tune_rank *rank, enum hkt_coll coll, size_t bytes);
 void tune_query(const struct tune_case *c, const double *prices, struct hkt_choice_query *out_query);
 /** Candidates of a case, by the collective's rows, unfit ones too; prices NULL: those in force. Returns how many, -1 on
  *  failure. */
@@ -88,10 +90,13 @@ HKT_NODISCARD enum hkt_status tune_duel(struct tune_rank *rank, const struct tun
                                         struct tune_duel *out_duel);
 
 /* tune_choose.c */
-/** Times of a series' algorithms over their predictions; 0: not measured. */
+/** The middle between two sizes, by ratio. */
+size_t tune_between(size_t a, size_t b);
+/** Times of a series' algorithms over their predictions; 0: not measured. And who won; -1: it was not contested. */
 struct tune_curve {
     struct tune_series series;
     double ratio[TUNE_SIZES_MAX][TUNE_ALGOS_MAX];
+    int winner[TUNE_SIZES_MAX];
 };
 
 struct tune_choices {

@@ -23,8 +23,7 @@ static bool counts_whole(enum hkt_coll coll)
     return coll == HKT_ALL_REDUCE || coll == HKT_BROADCAST || coll == HKT_REDUCE;
 }
 
-/** Whole elements for each rank, at least one. */
-static size_t round_bytes(const struct tune_rank *rank, enum hkt_coll coll, size_t bytes)
+size_t tune_round_bytes(const struct tune_rank *rank, enum hkt_coll coll, size_t bytes)
 {
     const size_t unit = counts_whole(coll) ? 4 : 4 * (size_t)rank->nranks;
 
@@ -42,7 +41,7 @@ static void fill_sizes(const struct tune_rank *rank, int factor, struct tune_ser
     }
     for (size_t bytes = options->bytes_min; bytes <= options->bytes_max && series->count < TUNE_SIZES_MAX;
          bytes *= (size_t)factor) {
-        const size_t rounded = round_bytes(rank, series->kind.coll, bytes);
+        const size_t rounded = tune_round_bytes(rank, series->kind.coll, bytes);
 
         if (series->count == 0 || rounded > series->sizes[series->count - 1])
             series->sizes[series->count++] = rounded;

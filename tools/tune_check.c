@@ -8,6 +8,8 @@
 #include "tools.h"
 #include "tune.h"
 
+#define OFF 0.15 /* a prediction that is further off gets its largest term named */
+
 /** All figures of all cases. */
 struct tally {
     double *regrets, *noises, *chosen_errors; /* capacity each */
@@ -55,14 +57,28 @@ static void add_json(struct tally *tally, const struct tune_case *c, const struc
     cJSON_AddItemToArray(tally->json, row);
 }
 
-static void blame(struct tally *tally, const struct hkt_candidate *candidate)
+/** A prediction's largest term: the first to doubt where it is off. */
+static int largest_term(const struct hkt_candidate *candidate)
 {
     int largest = 0;
 
     for (int k = 1; k < HKT_PRICE_COUNT; k++)
         if (candidate->terms_us[k] > candidate->terms_us[largest])
             largest = k;
-    tally->blamed[largest]++;
+    return largest;
+}
+
+/** End of a case's line. */
+static void print_blame(const struct hkt_candidate *chosen, double us)
+{
+    const double off = chosen->predicted_us / us - 1;
+    const int largest = largest_term(chosen);
+    struct hkt_price price;
+
+    if (fabs(off) > OFF && hkt_price_get(largest, &price) == HKT_OK)
+        printf("  prediction %+.0f %%, most of it %s (%.0f %%)", off * 100, price.name,
+               100 * chosen->terms_us[largest] / chosen->predicted_us);
+    putchar('\n');
 }
 
 /** A case's candidates and their times. */
@@ -98,17 +114,18 @@ static void add_case(struct tally *tally, const struct tune_case *c, const struc
         const double error = fabs(candidates[k].predicted_us / us[k] - 1);
 
         tally->errors[tally->measured++] = error;
-        if (error > 0.15)
-            blame(tally, &candidates[k]);
+        if (error > OFF)
+            tally->blamed[largest_term(&candidates[k])]++;
         if (tally->json != NULL)
             add_json(tally, c, &candidates[k], us[k]);
     }
     tally->chosen_errors[tally->cases] = fabs(chosen->predicted_us / us[checked->chosen] - 1);
     tally->noises[tally->cases] = fmax(0, duel->self - 1);
     tally->regrets[tally->cases++] = regret;
-    printf("%-52s %-20s %10.2f us (predicted %10.2f) %-20s %10.2f us  regret %5.1f %%\n",
+    printf("%-52s %-20s %10.2f us (predicted %10.2f) %-20s %10.2f us  regret %5.1f %%",
            tune_case_text(c, text, sizeof text), chosen->algo, us[checked->chosen], chosen->predicted_us,
            candidates[checked->best].algo, us[checked->best], regret * 100);
+    print_blame(chosen, us[checked->chosen]);
 }
 
 static enum hkt_status check_case(struct tune_rank *rank, const struct tune_case *c, struct tally *tally)

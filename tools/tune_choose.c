@@ -20,6 +20,11 @@ struct pick {
     int near_before;    /* when the last choice was added */
 };
 
+size_t tune_between(size_t a, size_t b)
+{
+    return (size_t)sqrt((double)a * (double)b);
+}
+
 /** By how much times differ from predictions, of algorithm k between the sizes s and s + 1; 1 where nothing is known. */
 static double correction(const struct tune_curve *curve, int s, double share, int k)
 {
@@ -64,12 +69,6 @@ static bool best_at(const struct tune_rank *rank, const struct tune_curve *curve
     return true;
 }
 
-/** The middle between two sizes, by ratio. */
-static size_t between(size_t a, size_t b)
-{
-    return (size_t)sqrt((double)a * (double)b);
-}
-
 /** A choice for sizes from the last one's end up to `to`; the same choice near the same size makes the last one longer. */
 static void extend(struct tune_choices *choices, const struct tune_curve *curve, struct pick *pick, int first, size_t to)
 {
@@ -105,7 +104,7 @@ bool tune_choose(const struct tune_rank *rank, const struct tune_curve *curve, c
         if (!best_at(rank, curve, &look, &pick))
             return false;
         extend(choices, curve, &pick, first,
-               i == looks - 1 ? TUNE_BYTES_MAX : between(pick.bytes, (size_t)((double)pick.bytes * step)));
+               i == looks - 1 ? TUNE_BYTES_MAX : tune_between(pick.bytes, (size_t)((double)pick.bytes * step)));
     }
     return true;
 }

@@ -300,6 +300,7 @@ static enum hkt_status connect_members(struct hkt_comm *comm, const struct hkt__
         if (comm->routes.doms[t] != NULL)
             rc = connect_domain(comm, t, all);
     comm->routes.prices = all[0].prices;
+    hkt__site_crowd(&comm->site, comm->routes.prices.crowd);
     comm->routes.tuned = all[0].tuned;
     for (int r = 0; r < comm->nranks && comm->options.slice_bytes_set == 0; r++)
         if (comm->options.slice_bytes < all[r].slice_bytes)

@@ -22,8 +22,13 @@
  * 4 ranks on 2 cores sends one after the other (2026-11-30). */
 #define POST_EXTRA 0.6
 #define CROWD_MEASURED 4.0  /* ranks per core */
+/* Where ranks share cores and one gives in scratch to all others, its core waits for theirs and theirs for it (fitted for 4
+ * on 2). On cores of their own they hardly do: it fills one instance while they read another. */
+#define ALTERNATE 1.2
+#define ALTERNATE_WAIT 0.5
 #define CRUSH 0.5
 #define READERS_SHARE 0.3   /* a reader more of the same memory by system calls (fitted for 3) */
+#define READERS_APART_SHARE 0.1 /* the same where each begins with another rank's */
 #define PAYLOAD_BYTES 8192.0
 #define INLINE_BYTES 32.0   /* go with a message's header (HKT__ROOM_MIN, transport/transport.h) */
 
@@ -55,24 +60,27 @@ void hkt__prices_init(struct hkt__prices *prices, double latency_ns, double ns_p
     prices->price[HKT__PRICE_ROUND] = latency_ns;
     if (is_memory) {
         if (crowd > 1) {
-            /* A message waits for its receiver's turn, and what is needed for it has left the caches by then; but half the
-             * peers share the core. From a fit for 4 ranks on 2 cores, 2026-11-30;
-             * beyond the second level all_reduce of 2 to 16 MB of 4 and 8. With 8 a turn costs more, as whoever has it in vain
-             * looks for messages of more peers, and a message less. */
+            /* A message waits for its receiver's turn, and what is needed for it, code and data, has left the first-level
+             * caches by then; but reductions read what the rank before has just fetched. From a fit for 4 ranks on 2 cores,
+             * 2026-11-30; beyond the second level all_reduce of 2 to 16 MB of 4 and 8. With 8 a turn costs more, as whoever has
+             * it in vain looks for messages of more peers, and a message less. */
             const double more = fmax(1, fmin(crowd, CROWD_MEASURED) / 2);
 
-            prices->price[HKT__PRICE_ROUND] += 830;
-            prices->price[HKT__PRICE_SHARED_CALL] += 600;
-            prices->price[HKT__PRICE_SWITCH] *= 0.5 * more * more;
+            prices->price[HKT__PRICE_ROUND] += 1080;
+            prices->price[HKT__PRICE_SHARED_CALL] += 80;
+            prices->price[HKT__PRICE_SWITCH] *= 0.3 * pow(more, 2.5);
             prices->price[HKT__PRICE_MESSAGE] *= 1.3 / sqrt(more);
-            prices->price[HKT__PRICE_PAYLOAD] *= 0.2;
-            prices->price[HKT__PRICE_ACCESS] *= 0.3;
-            prices->price[HKT__PRICE_FAR_ACCESS] *= 1.15;
-            prices->price[HKT__PRICE_RECEIVE_L2] *= 1.25;
-            prices->price[HKT__PRICE_FRESH_L2] *= 0.87;
-            prices->price[HKT__PRICE_FRESH_LLC] *= 0.8; /* scratch, unlike buffers, stays in the cache of the core it is on */
-            prices->price[HKT__PRICE_FRESH_MEMORY] *= 0.8;
-            prices->price[HKT__PRICE_FAR_LLC] *= 0.8;
+            prices->price[HKT__PRICE_STEP] *= 1.5;
+            prices->price[HKT__PRICE_PAYLOAD] *= 0.22;
+            prices->price[HKT__PRICE_ACCESS] *= 0.7;
+            prices->price[HKT__PRICE_FAR_ACCESS] *= 1.1;
+            prices->price[HKT__PRICE_RECEIVE_L2] *= 1.2;
+            prices->price[HKT__PRICE_FRESH_L2] *= 0.83; /* scratch, unlike buffers, stays in the cache of the core it is on */
+            prices->price[HKT__PRICE_FRESH_LLC] *= 0.9;
+            prices->price[HKT__PRICE_FRESH_MEMORY] *= 0.93;
+            prices->price[HKT__PRICE_FAR_WRITE_LLC] *= 1.2;
+            prices->price[HKT__PRICE_REDUCE_L2] *= 0.75;
+            prices->price[HKT__PRICE_REDUCE_LLC] *= 0.65;
         }
         return;
     }
@@ -100,10 +108,10 @@ void hkt__prices_net(struct hkt__prices *prices, double bytes_per_s, double late
 }
 
 /** Shares of a call's bytes by level. Between half a cache and twice it some of the data is found there. Ranks that crowd the cores have
- *  a share of the last level each (fitted for ranks that have one to themselves, whatever the others take). */
+ *  a share each of their core's second level and of the last one (fitted for ranks that have one to themselves, whatever the others take). */
 static void find_levels(const struct hkt__prices *prices, int host_ranks, double touched, double out_share[3])
 {
-    const double sizes[2] = {prices->l2_bytes, prices->llc_bytes / (prices->crowd > 1 && host_ranks > 1 ? host_ranks : 1)};
+    const double sizes[2] = {prices->l2_bytes / prices->crowd, prices->llc_bytes / (prices->crowd > 1 && host_ranks > 1 ? host_ranks : 1)};
     double beyond[2];
 
     for (int i = 0; i < 2; i++) {
@@ -155,7 +163,7 @@ static double read_crush_of(const struct hkt__profile *profile)
 {
     const double readers = profile->mean.read * profile->nranks / profile->sources;
 
-    return readers > 1 ? 1 + READERS_SHARE * (readers - 1) : 1;
+    return readers > 1 ? 1 + (profile->has_one_source ? READERS_SHARE : READERS_APART_SHARE) * (readers - 1) : 1;
 }
 
 static void add_bytes(double *amounts, enum hkt__price first, double bytes, const struct rates *rates)
@@ -192,7 +200,7 @@ static void add_work(double *amounts, const struct hkt__work *work, double n, do
     add_bytes(amounts, HKT__PRICE_FRESH_L2, times * n * work->fresh, rates);
     add_bytes(amounts, rates->far ? HKT__PRICE_FAR_L2 : HKT__PRICE_FRESH_L2, far * rates->read_crush * n * work->relayed, rates);
     add_bytes(amounts, rates->far ? HKT__PRICE_FAR_L2 : HKT__PRICE_DIRECT_L2, far * rates->read_crush * n * work->read, rates);
-    add_bytes(amounts, rates->far ? HKT__PRICE_FAR_WRITE_L2 : HKT__PRICE_DIRECT_L2, far * n * work->written, rates);
+    add_bytes(amounts, rates->far ? HKT__PRICE_FAR_WRITE_L2 : HKT__PRICE_FRESH_L2, far * n * work->written, rates);
 }
 
 static double cost_of(const double *amounts, const struct hkt__prices *prices)
@@ -288,7 +296,9 @@ void hkt__model_amounts(const struct hkt__profile *profile, const struct hkt__pr
     const double slices = count_slices(profile, args), n = (double)args->bytes / slices;
     static const struct hkt__waits none = {0, 0};
     const struct hkt__waits *waits = profile->npaths > 0 ? &profile->paths[0].waits : &profile->waits;
-    const double wait = profile->wait, burden = burden_of(profile->peers, PEER_SHARE, PEERS_FITTED);
+    const bool alternates = profile->alternates && prices->crowd > 1;
+    const double wait = alternates ? ALTERNATE_WAIT : profile->wait;
+    const double burden = burden_of(profile->peers, PEER_SHARE, PEERS_FITTED) * (alternates ? ALTERNATE : 1);
     const double net_burden = burden_of(profile->net_peers, NET_PEER_SHARE, NET_PEERS_MEASURED);
     struct dearest first = {.prices = prices, .ns = -1}, rest = {.prices = prices, .ns = -1};
     struct rates rates = {.far = args->far, .post_extra = prices->post_extra, .crush = args->far ? crush_of(profile) : 1,

@@ -2,8 +2,10 @@
  *   a call, and for its first slice the critical path of the schedule: rounds of waiting, messages, steps, bytes by what
  *   happens to them; for every further slice the busiest rank alone, since slices overlap;
  *   between hosts, no less than the link of the busiest host takes for what all its ranks send;
- *   where ranks outnumber cores (crowd > 1) work adds up: crowd times the mean rank, if that is more, and ranks switch.
- * Bytes are priced by how much memory the call touches: second-level cache, last-level cache, memory. */
+ *   where ranks outnumber cores (crowd > 1) work adds up: crowd times the mean rank, if that is more, and ranks switch;
+ *   those that are bound to one core exchange messages at a lower price (site.h).
+ * Bytes are priced by how much memory the call touches, and with it the calls of other ranks of the core: second-level cache,
+ * last-level cache, memory. */
 #ifndef HOCKET_COST_MODEL_H
 #define HOCKET_COST_MODEL_H
 

@@ -34,13 +34,13 @@
     X(ACCESS, "access_ns", 103, "an operand in memory of a peer: the caches miss once")                                \
     X(FAR_ACCESS, "far_access_ns", 1100, "an operand reached by a system call")                                        \
     HKT__LEVELS(X, SEND, "send", 0.06, 0.088, 0.12, "put into a channel")                                              \
-    HKT__LEVELS(X, RECEIVE, "receive", 0.052, 0.086, 0.12, "taken out of a channel")                                   \
-    HKT__LEVELS(X, COPY, "copy", 0.018, 0.07, 0.1, "copied within a rank")                                             \
-    HKT__LEVELS(X, REDUCE, "reduce", 0.013, 0.025, 0.05, "an input of a reduction beyond the first")                   \
-    HKT__LEVELS(X, FRESH, "fresh", 0.063, 0.106, 0.14, "written for peers to read, or read so")                        \
-    HKT__LEVELS(X, DIRECT, "direct", 0.022, 0.065, 0.1, "else read or written in memory of a peer")                    \
+    HKT__LEVELS(X, RECEIVE, "receive", 0.052, 0.08, 0.12, "taken out of a channel")                                   \
+    HKT__LEVELS(X, COPY, "copy", 0.018, 0.06, 0.1, "copied within a rank")                                             \
+    HKT__LEVELS(X, REDUCE, "reduce", 0.013, 0.032, 0.05, "an input of a reduction beyond the first")                   \
+    HKT__LEVELS(X, FRESH, "fresh", 0.063, 0.094, 0.12, "written for peers to read, or read so")                        \
+    HKT__LEVELS(X, DIRECT, "direct", 0.016, 0.043, 0.08, "else read or written in memory of a peer")                    \
     HKT__LEVELS(X, FAR, "far", 0.066, 0.145, 0.2, "else moved by a system call")                                       \
-    HKT__LEVELS(X, FAR_WRITE, "far_write", 0.13, 0.165, 0.3, "results written to a peer by a system call")              \
+    HKT__LEVELS(X, FAR_WRITE, "far_write", 0.13, 0.18, 0.3, "results written to a peer by a system call")              \
     HKT__NET_TABLE(X)
 
 enum hkt__price {

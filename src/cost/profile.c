@@ -37,7 +37,37 @@ static double sources(enum hkt_coll coll, int nranks)
            coll == HKT_ALL_GATHER_V ? 1 : nranks;
 }
 
-#define RUN_AHEAD 0.1 /* the share of waiting that is left where ranks run ahead (fitted, as prices are) */
+/* Ranks that only give need not wait for the others, and those that only take are not waited for: ranks run ahead, by a few frames
+ * or the instances of scratch. The share of waiting that is left (fitted, as prices are); more where messages go round in a circle
+ * of ranks, none of which runs ahead of the others, as in double trees. */
+#define RUN_AHEAD 0.1
+#define RUN_AHEAD_CIRCLE 0.5
+
+/** Whether messages go round in a circle; rank i sends to those in sends_to[i]. */
+static bool has_circle(const uint32_t sends_to[HKT__PROFILE_LOOKS], int nranks)
+{
+    uint32_t left = (1u << nranks) - 1; /* of which all send to somebody left */
+
+    for (bool is_less = true; is_less;) {
+        is_less = false;
+        for (int i = 0; i < nranks; i++)
+            if ((left >> i & 1) != 0 && (sends_to[i] & left) == 0) {
+                left &= ~(1u << i);
+                is_less = true;
+            }
+    }
+    return left != 0;
+}
+
+static uint32_t receivers_of(const struct hkt__sched *sched)
+{
+    uint32_t ranks = 0;
+
+    for (int32_t i = 0; i < sched->nsteps; i++)
+        if (hkt__queue_kind(&sched->steps[i]) == HKT__QUEUE_TX)
+            ranks |= 1u << sched->steps[i].peer;
+    return ranks;
+}
 
 static bool receives(const struct hkt__sched *sched)
 {
@@ -245,7 +275,11 @@ static enum hkt_status find_waits(const struct maker *maker, struct hkt__profile
 static enum hkt_status look(struct maker *maker, struct hkt__profile *profile)
 {
     const int looks = maker->sample.count;
+    const bool has_all = looks == maker->nranks;
     struct hkt__work works[HKT__PROFILE_LOOKS];
+    uint32_t sends_to[HKT__PROFILE_LOOKS];
+    bool takes_only = false;
+    int givers = 0;
     enum hkt_status rc = HKT_OK;
 
     for (int i = 0; i < looks && rc == HKT_OK; i++) {
@@ -254,19 +288,22 @@ static enum hkt_status look(struct maker *maker, struct hkt__profile *profile)
             break;
         hkt__work_count(&maker->footing, maker->scheds[i], &works[i]);
         rc = count_peers(maker, maker->scheds[i], 1.0 / looks, profile);
-        /* Ranks that only give need not wait for the others: they run ahead, by a few frames or the instances of scratch. Between
-         * hosts all is counted nevertheless: what a call takes by itself is long there, and mostly waited for. */
-        if (!receives(maker->scheds[i])) {
-            profile->runs_ahead = true;
-            profile->wait = maker->footing.site != NULL && maker->footing.site->nhosts > 1 ? 1 : RUN_AHEAD;
-        }
+        givers += !receives(maker->scheds[i]);
+        sends_to[i] = has_all ? receivers_of(maker->scheds[i]) : 0;
+        takes_only |= has_all && sends_to[i] == 0;
         add_look(profile, &works[i], looks);
         profile->cuts = maker->scheds[i]->cuts;
         profile->scratch_chunks = maker->scheds[i]->scratch_chunks;
     }
-    if (rc == HKT_OK)
-        find_wire(maker, works, profile);
-    return rc;
+    if (rc < 0)
+        return rc;
+    profile->runs_ahead = givers > 0;
+    /* Between hosts all is counted nevertheless: what a call takes by itself is long there, and mostly waited for. */
+    if ((givers > 0 || takes_only) && (maker->footing.site == NULL || maker->footing.site->nhosts == 1))
+        profile->wait = has_all && has_circle(sends_to, looks) ? RUN_AHEAD_CIRCLE : RUN_AHEAD;
+    profile->alternates = givers == 1 && has_all && maker->algo->info.needs_direct && !maker->algo->user_direct;
+    find_wire(maker, works, profile);
+    return HKT_OK;
 }
 
 enum hkt_status hkt__profile_make(const struct hkt__algo *algo, const struct hkt__site *site, int nranks, bool in_place,
@@ -275,6 +312,7 @@ enum hkt_status hkt__profile_make(const struct hkt__algo *algo, const struct hkt
     struct hkt__profile profile = {.waits = {algo->rounds(nranks), 0}, .wait = 1,
                                    .touches_peers = algo->info.needs_direct && nranks > 1,
                                    .nranks = nranks, .sources = sources(algo->info.coll, nranks),
+                                   .has_one_source = algo->info.coll == HKT_BROADCAST || algo->info.coll == HKT_SCATTER,
                                    .blocks = hkt__vector_blocks(algo->info.coll, nranks)};
     struct maker maker = {.algo = algo, .footing = {site, hkt__site_ranks(site, algo)}, .nranks = nranks, .in_place = in_place};
 

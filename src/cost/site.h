@@ -18,11 +18,16 @@ struct hkt__site {
     struct hkt__levels levels;    /* of numbers along the ring; count 0: one group, or groups of several sizes */
     int nhosts;
     bool is_in_order;             /* ranks are numbered along the ring already */
+    int32_t *core;                /* [rank] number of the core that it is bound to. Owned */
+    int32_t core_ranks;           /* the most that are bound to one; 0: some are bound to none */
+    bool is_shared;               /* ranks of one core take turns (hkt__site_crowd) */
     const char *uneven;           /* "" or why there are no levels though there are groups; lives for ever */
 };
 
 /** Gives *out_site, released by hkt__site_fini. NOMEM. */
 HKT_NODISCARD enum hkt_status hkt__site_make(const struct hkt__topo_place *places, int nranks, struct hkt__site *out_site);
+/** Ranks per CPU on each host: above 1 those that are bound to one core take turns. Before anything is counted for the site. */
+void hkt__site_crowd(struct hkt__site *site, double crowd);
 void hkt__site_fini(struct hkt__site *site);
 
 /** The rank of each number of the row's schedules; NULL: the numbers are the ranks. site may be NULL. */
@@ -38,6 +43,7 @@ static inline const struct hkt__levels *hkt__site_levels(const struct hkt__site 
 /** What a message between two ranks costs, next to one inside an L3 cache or, across hosts, inside a rack. */
 struct hkt__link {
     bool is_net;
+    bool is_core;                 /* both take turns on one core */
     double wait, bytes;           /* factors */
 };
 struct hkt__link hkt__site_link(const struct hkt__site *site, int rank_a, int rank_b);

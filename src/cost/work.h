@@ -7,10 +7,10 @@
 
 /* Within hosts; counts of what passes between caches are weighted by how far these are apart (site.h). */
 struct hkt__work {
-    double messages;  /* sent and received, signals included */
-    double posts;     /* of these, sent */
+    double messages;  /* sent and received; signals count for less */
+    double posts;     /* of them sent, signals included */
     double parcels;   /* bytes that change hands in one piece: messages with bytes in them, operands in scratch of peers */
-    double steps;     /* local steps */
+    double steps;     /* local steps; reductions once for each input */
     double sent;      /* bytes / n put into channels */
     double received;  /* taken out of channels, to be stored or reduced */
     double copied;    /* moved within this rank's memory, but for what goes to scratch */
@@ -45,8 +45,10 @@ struct hkt__profile {
     double wait;                   /* share of the waiting that is paid where calls follow each other */
     bool runs_ahead;               /* there are ranks that only give */
     bool touches_peers;            /* their memory */
+    bool alternates;               /* one rank gives, in scratch, which has few instances: it and the others by turns */
     int32_t nranks;
     double sources;                /* inputs of all ranks together, as a multiple of n */
+    bool has_one_source;           /* they are all one rank's */
     int32_t blocks, cuts, scratch_chunks; /* what slicing depends on */
 };
 

@@ -70,6 +70,11 @@ static void who_receives_nothing_runs_ahead(void **state)
 {
     (void)state;
     assert_true(profile_of(HKT_BROADCAST, "binomial", 4).wait < 1);
+    assert_true(profile_of(HKT_REDUCE, "binomial", 4).wait < 1);
+    /* Two ranks of a double tree wait for each other, whoever else runs ahead. */
+    assert_true(profile_of(HKT_BROADCAST, "double_tree", 4).wait > profile_of(HKT_BROADCAST, "binomial", 4).wait);
+    assert_true(profile_of(HKT_BROADCAST, "direct", 4).alternates);
+    assert_false(profile_of(HKT_REDUCE, "direct", 4).alternates); /* three give */
     near(profile_of(HKT_BROADCAST, "scatter_all_gather", 4).wait, 1);
     near(profile_of(HKT_ALL_REDUCE, "ring", 4).wait, 1);
 }
@@ -79,11 +84,11 @@ static void two_shot_is_counted(void **state)
     const struct hkt__profile two_shot = profile_of(HKT_ALL_REDUCE, "two_shot", 4);
 
     (void)state;
-    near(two_shot.mean.messages, 12); /* signals and waits */
+    near(two_shot.mean.messages, 0.55 * 12); /* signals and waits, which count for less */
     near(two_shot.mean.sent, 0);
     near(two_shot.mean.reduced, 0.75);
-    near(two_shot.mean.fresh, 2.25);  /* 3/4 laid out, 3/4 read as inputs, 3/4 as sums */
-    near(two_shot.mean.copied, 0.25); /* the own sum */
+    near(two_shot.mean.fresh, 0.75 + 0.85 * 0.75 + 0.75); /* laid out, read as inputs side by side, read as sums */
+    near(two_shot.mean.copied, 0.25 + 0.5 * 0.75); /* the own sum; those of others, which are stored */
     near(two_shot.mean.accesses, 6);
     near(two_shot.mean.read, 0);
 }
@@ -172,7 +177,7 @@ static void the_least_prediction_wins(void **state)
             if (hkt__algos[i].info.coll != args.coll || hkt__unfit(&hkt__algos[i], &args)[0] != '\0')
                 continue;
             assert_int_equal(hkt__select_predict(&hkt__algos[i], &args, &prices, table, terms, &ns), HKT_OK);
-            assert_true(ns >= least);
+            assert_true(ns * 1.03 >= least); /* or one that is hardly more */
             for (int k = 0; k < HKT__PRICE_COUNT; k++)
                 sum += terms[k];
             assert_true(sum > 0.999999 * ns && sum < 1.000001 * ns);

@@ -273,6 +273,32 @@ static void distance_inside_a_host_costs(void **state)
     hkt__site_fini(&far_site);
 }
 
+/** Ranks 0 and 1 on one core, 2 and 3 on another: what passes between the two of a core is cheaper, and a last wait for the other
+ *  core dearer, but only where ranks outnumber CPUs: two of a core with two CPUs run at the same time. */
+static void ranks_of_one_core_take_turns(void **state)
+{
+    struct hkt__topo_place places[4];
+    struct hkt__site site;
+    struct hkt__profile alone, doubling, hierarchical;
+
+    (void)state;
+    for (int r = 0; r < 4; r++)
+        places[r] = (struct hkt__topo_place){.host = 7, .rack = -1, .package = -1, .numa = -1, .l3 = -1, .core = r / 2, .unit = -1};
+    assert_int_equal(hkt__site_make(places, 4, &site), HKT_OK);
+    assert_false(hkt__site_link(&site, 0, 1).is_core);
+    assert_int_equal(hkt__profile_make(find(HKT_ALL_GATHER, "recursive_doubling"), &site, 4, false, &alone), HKT_OK);
+    hkt__site_crowd(&site, 2);
+    assert_true(hkt__site_link(&site, 0, 1).is_core && hkt__site_link(&site, 3, 2).is_core);
+    assert_false(hkt__site_link(&site, 1, 2).is_core);
+    assert_int_equal(hkt__profile_make(find(HKT_ALL_GATHER, "recursive_doubling"), &site, 4, false, &doubling), HKT_OK);
+    assert_int_equal(hkt__profile_make(find(HKT_ALL_GATHER, "hierarchical"), &site, 4, false, &hierarchical), HKT_OK);
+    assert_true(doubling.mean.received < alone.mean.received);
+    /* Both wait once inside and once across: the one last across, the other first, with one block instead of two. */
+    assert_true(hierarchical.paths[0].waits.rounds < doubling.paths[0].waits.rounds);
+    assert_true(hierarchical.mean.received < doubling.mean.received);
+    hkt__site_fini(&site);
+}
+
 static void large_vectors_cross_links_with_the_fewest_bytes(void **state)
 {
     static const struct {
@@ -342,6 +368,7 @@ int main(void)
         cmocka_unit_test(waits_are_told_apart),
         cmocka_unit_test(the_order_of_ranks_does_not_matter),
         cmocka_unit_test(distance_inside_a_host_costs),
+        cmocka_unit_test(ranks_of_one_core_take_turns),
         cmocka_unit_test(large_vectors_cross_links_with_the_fewest_bytes),
         cmocka_unit_test(out_of_memory_is_reported),
     };
