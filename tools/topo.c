@@ -10,7 +10,7 @@
 #include "tools.h"
 
 static const char help_text[] =
-    "usage: hocket topo [--load FILE | --synthetic LINE] [OPTIONS]\n\n"
+    "usage: hocket topo [--load FILE | --synthetic LINE | --job] [OPTIONS]\n\n"
     "Shows a machine: racks, hosts, packages, NUMA nodes, L3 caches, cores, GPUs, NICs, and what joins them, with bandwidth\n"
     "and latency where known and where they come from. Without an option: this machine, as far as this process may use it.\n\n"
     "  -l, --load FILE       from a file written by --save or by hand\n"
@@ -19,6 +19,8 @@ static const char help_text[] =
     "                          \"host:64 package:2 numa:4 l3:2 core:8 nic:2@25GB/s,2us\"\n"
     "                          \"package:2 numa:1 gpu:8 nvswitch:1@450GB/s nic:8@50GB/s\"\n"
     "                        kinds: rack, host, package, numa, l3, core, pu; gpu, nvswitch, nic\n"
+    "  -J, --job             the machines of a job and where its ranks are, as `hocket run -n 8 hocket topo --job`: each rank\n"
+    "                        tells what it may use of its host, rank 0 shows it\n"
     "  -o, --save FILE       write it as text; - for standard output\n"
     "  -S, --svg FILE        draw it\n"
     "  -n, --ranks N         N ranks, spread evenly: their levels, ring and tree\n"
@@ -31,7 +33,7 @@ static const char help_text[] =
 
 struct topo_request {
     const char *load, *synthetic, *save, *svg, *by;
-    bool json;
+    bool job, json;
 };
 
 /* One option; returns -1 to go on, else the exit code. */
@@ -45,6 +47,9 @@ static int take_option(int c, struct topo_request *request, struct topo_view *vi
         return -1;
     case 's':
         request->synthetic = optarg;
+        return -1;
+    case 'J':
+        request->job = true;
         return -1;
     case 'o':
         request->save = optarg;
@@ -79,6 +84,7 @@ static int read_options(int argc, char **argv, struct topo_request *request, str
     static const struct option options[] = {
         { "load", required_argument, NULL, 'l' },
         { "synthetic", required_argument, NULL, 's' },
+        { "job", no_argument, NULL, 'J' },
         { "save", required_argument, NULL, 'o' },
         { "svg", required_argument, NULL, 'S' },
         { "ranks", required_argument, NULL, 'n' },
@@ -91,7 +97,7 @@ static int read_options(int argc, char **argv, struct topo_request *request, str
     };
 
     opterr = 0;
-    for (int c; (c = getopt_long(argc, argv, ":l:s:o:S:n:b:r:fjh", options, NULL)) != -1;) {
+    for (int c; (c = getopt_long(argc, argv, ":l:s:Jo:S:n:b:r:fjh", options, NULL)) != -1;) {
         if (c == 'h') {
             fputs(help_text, stdout);
             return TOOL_OK;
@@ -109,7 +115,9 @@ static int read_options(int argc, char **argv, struct topo_request *request, str
         return hkt_tool_usage("topo", "\"%s\" is one argument too many", argv[optind]);
     if (request->load != NULL && request->synthetic != NULL)
         return hkt_tool_usage("topo", "either --load or --synthetic");
-    if (view->root > 0 && view->root >= view->nranks)
+    if (request->job && (request->load != NULL || request->synthetic != NULL || view->nranks > 0 || request->by != NULL))
+        return hkt_tool_usage("topo", "--job shows the ranks where they are: without --load, --synthetic, --ranks, --by");
+    if (!request->job && view->root > 0 && view->root >= view->nranks)
         return hkt_tool_usage("topo", "root %d is no rank of %d", view->root, view->nranks);
     return -1;
 }
@@ -139,19 +147,58 @@ static int get_machine(const struct topo_request *request, struct topo_view *vie
     return TOOL_FAILED;
 }
 
-static int put_ranks(const struct topo_request *request, struct topo_view *view)
+/* Of all ranks of the job; -1: go on, on rank 0. The others have done their part. */
+static int get_job(struct topo_view *view, struct hkt_topo **out_topo)
 {
+    struct hkt_comm *comm = NULL;
+    enum hkt_status rc = hkt_comm_init_env(&comm, NULL);
+    int code = -1;
+
+    if (rc == HKT_OK) {
+        view->nranks = hkt_comm_size(comm);
+        view->nodes = calloc((size_t)view->nranks, sizeof *view->nodes);
+        rc = hkt_comm_topo(comm, out_topo, view->nodes);
+    }
+    if (rc < 0) {
+        hkt_tool_say("topo", "--job: %s", hkt_last_error());
+        code = TOOL_FAILED;
+    } else if (view->nodes == NULL) {
+        hkt_tool_say("topo", "no memory for %d ranks", view->nranks);
+        code = TOOL_FAILED;
+    } else if (hkt_comm_rank(comm) > 0) {
+        code = TOOL_OK;
+    } else if (view->root >= view->nranks) {
+        code = hkt_tool_usage("topo", "root %d is no rank of %d", view->root, view->nranks);
+    }
+    (void)hkt_comm_destroy(comm);
+    snprintf(view->source, sizeof view->source, "the machines of a job of %d ranks", view->nranks);
+    return code;
+}
+
+/* Puts them where asked. */
+static int deal_ranks(const struct topo_request *request, struct topo_view *view)
+{
+    view->dealt = true;
     view->by = hkt_tool_count(view->topo, HKT_TOPO_CORE) > 0 ? HKT_TOPO_CORE : HKT_TOPO_GPU;
     if (request->by != NULL && hkt_topo_kind_parse(request->by, &view->by) != HKT_OK)
         return hkt_tool_usage("topo", "--by: %s", hkt_last_error());
     view->nodes = calloc((size_t)view->nranks, sizeof *view->nodes);
-    view->parents = calloc((size_t)view->nranks, sizeof *view->parents);
-    if (view->nodes == NULL || view->parents == NULL) {
+    if (view->nodes == NULL) {
         hkt_tool_say("topo", "no memory for %d ranks", view->nranks);
         return TOOL_FAILED;
     }
     if (hkt_topo_deal(view->topo, view->nranks, view->by, HKT_TOPO_SPREAD, view->nodes) != HKT_OK)
         return hkt_tool_usage("topo", "%s", hkt_last_error());
+    return -1;
+}
+
+static int order_ranks(struct topo_view *view)
+{
+    view->parents = calloc((size_t)view->nranks, sizeof *view->parents);
+    if (view->parents == NULL) {
+        hkt_tool_say("topo", "no memory for %d ranks", view->nranks);
+        return TOOL_FAILED;
+    }
     if (hkt_topo_order_create(view->topo, view->nodes, view->nranks, &view->order) == HKT_OK
         && hkt_topo_order_tree(view->order, view->root, view->parents) == HKT_OK)
         return -1;
@@ -178,10 +225,12 @@ static int write_file(const struct topo_view *view, const char *path, bool drawn
 
 static int show(const struct topo_request *request, struct topo_view *view)
 {
-    int code = view->nranks > 0 ? put_ranks(request, view) : -1;
+    int code = view->nranks > 0 && !request->job ? deal_ranks(request, view) : -1;
     const bool on_stdout = (request->save != NULL && strcmp(request->save, "-") == 0)
                            || (request->svg != NULL && strcmp(request->svg, "-") == 0);
 
+    if (code < 0 && view->nranks > 0)
+        code = order_ranks(view);
     if (code < 0 && request->save != NULL)
         code = write_file(view, request->save, false);
     if (code < 0 && request->svg != NULL)
@@ -201,7 +250,7 @@ int hkt_tool_topo(int argc, char **argv)
     int code = read_options(argc, argv, &request, &view);
 
     if (code < 0)
-        code = get_machine(&request, &view, &topo);
+        code = request.job ? get_job(&view, &topo) : get_machine(&request, &view, &topo);
     if (code < 0) {
         view.topo = topo;
         code = show(&request, &view);

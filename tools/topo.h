@@ -12,6 +12,7 @@ struct topo_view {
     char source[160]; /* where the graph comes from, for people */
     bool full;        /* text: every node, alike or not */
     int nranks;       /* 0: without ranks; then what follows is not set */
+    bool dealt;       /* the ranks were dealt to parts of the kind `by`; else they are a job's, where it put them */
     enum hkt_topo_kind by;
     int root;
     int *nodes; /* [rank] where it runs */

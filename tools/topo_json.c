@@ -96,7 +96,8 @@ int topo_json(const struct topo_view *view)
     if (view->nranks > 0) {
         cJSON *ranks = cJSON_AddObjectToObject(root, "ranks");
 
-        cJSON_AddStringToObject(ranks, "by", hkt_topo_kind_name(view->by));
+        if (view->dealt)
+            cJSON_AddStringToObject(ranks, "by", hkt_topo_kind_name(view->by));
         cJSON_AddItemToObject(ranks, "nodes", cJSON_CreateIntArray(view->nodes, view->nranks));
         cJSON_AddItemToObject(ranks, "ring", cJSON_CreateIntArray(hkt_topo_order_ring(view->order), view->nranks));
         cJSON_AddItemToObject(ranks, "parents", cJSON_CreateIntArray(view->parents, view->nranks));

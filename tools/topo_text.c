@@ -272,7 +272,8 @@ static void print_levels(const struct topo_view *view)
 {
     char shape[512];
 
-    printf("\n%d ranks by %s\n  level    groups  ranks in each\n", view->nranks, hkt_topo_kind_name(view->by));
+    printf("\n%d ranks %s%s\n  level    groups  ranks in each\n", view->nranks, view->dealt ? "by " : "where they run",
+           view->dealt ? hkt_topo_kind_name(view->by) : "");
     for (int l = 0; l < HKT_TOPO_LEVEL_COUNT; l++) {
         const enum hkt_topo_level level = (enum hkt_topo_level)l;
         const int32_t *first;

@@ -20,6 +20,7 @@ extern "C" {
 #endif
 
 struct hkt_comm;
+struct hkt_topo;
 
 /** Opaque token that names a job: the address of its root and the secret its ranks prove they hold. */
 struct hkt_unique_id {
@@ -87,6 +88,15 @@ HKT_API enum hkt_status hkt_comm_status(const struct hkt_comm *comm);
 HKT_API const char *hkt_comm_last_error(const struct hkt_comm *comm);
 /** Name of the transport that reaches `peer` ("self", "thread", "shm", "tcp"); NULL if there is no such rank. */
 HKT_API const char *hkt_comm_transport(const struct hkt_comm *comm, int peer);
+
+/** The machines of all ranks as one graph: each reads what it may use of its host (hkt_topo_detect), and all merge what they
+ *  read. The same on all ranks, parts that only some may use included.
+ *  Shapes   out_nodes[nranks]: the innermost part that holds all CPUs of rank r when it joined; 0, the root, where its
+ *           host could not be read. NULL: not wanted. It serves hkt_topo_order_create
+ *  Owns     gives *out_topo, released by hkt_topo_destroy
+ *  Threads  collective over the ranks
+ *  Errors   those of hkt_all_gather; NOMEM fails the communicator */
+HKT_API HKT_NODISCARD enum hkt_status hkt_comm_topo(struct hkt_comm *comm, struct hkt_topo **out_topo, int *out_nodes);
 
 /** Write the flight recorder (the last operations with state and times), how memory of devices is sent where that was settled, and
  *  in which operation every rank is, as text, or as JSON when json != 0. The other ranks are asked, and their answers awaited for 300 ms at most; after a failure what

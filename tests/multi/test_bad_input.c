@@ -169,6 +169,7 @@ static void nothing_where_something_must_be(struct ranks_rank *rank)
     const size_t counts[N] = {4, 4, 4}, displs[N] = {0, 4, 8}, zeros[N] = {0, 0, 0};
     const struct hkt_blocks no_displs = {counts, NULL, counts, displs}, no_counts = {counts, displs, NULL, displs};
     const struct hkt_blocks empty = {zeros, zeros, zeros, zeros};
+    struct hkt_topo *topo = NULL;
 
     REFUSED(rank, hkt_all_reduce(NULL, b, 4, HKT_INT8, HKT_SUM, comm, NULL), "all_reduce", "send buffer", "NULL");
     REFUSED(rank, hkt_all_reduce(a, NULL, 4, HKT_INT8, HKT_SUM, comm, NULL), "all_reduce", "receive buffer", "NULL");
@@ -191,6 +192,8 @@ static void nothing_where_something_must_be(struct ranks_rank *rank)
     }
     REFUSED(rank, hkt_comm_dump(comm, NULL, 0), "hkt_comm_dump", "NULL");
     REFUSED(rank, hkt_comm_dump(NULL, stderr, 0), "hkt_comm_dump", "NULL");
+    REFUSED(rank, hkt_comm_topo(NULL, &topo, NULL), "hkt_comm_topo", "comm", "NULL");
+    REFUSED(rank, hkt_comm_topo(comm, NULL, NULL), "hkt_comm_topo", "out_topo", "NULL");
     struct hkt_comm_stats stats = {.ops = 7};
 
     hkt_comm_revoke(NULL);

@@ -156,6 +156,33 @@ class Machines(InFolder):
             self.assertEqual(hocket('topo', '-s', 'host:64 core:64', option, '/dev/full').returncode, 1)
 
 
+class Job(InFolder):
+    def topo(self, nranks, *options, bind='core'):
+        result = hocket('run', '-n', str(nranks), '--bind', bind, HOCKET, 'topo', '--job', *options)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        return result.stdout
+
+    def test_ranks_that_see_one_core_each_show_all_of_them(self):
+        alone = json.loads(self.output('topo', '--json'))
+        cores = [i for i, node in enumerate(alone['nodes']) if node['kind'] == 'core']
+        self.assertEqual(self.topo(len(cores), '--save', '-'), self.output('topo', '--save', '-'))
+        merged = json.loads(self.topo(len(cores), '--json'))
+        self.assertEqual(merged['nodes'], alone['nodes'])
+        own = [alone['nodes'][node]['parent'] if alone['nodes'][node]['kind'] == 'pu' else node for node in merged['ranks']['nodes']]
+        self.assertEqual(own, cores)
+
+    def test_ranks_that_are_not_bound(self):
+        ranks = json.loads(self.topo(3, '--json', '--root', '2', bind='none'))['ranks']
+        self.assertEqual((len(set(ranks['nodes'])), ranks['parents']), (1, [2, 2, -1]))
+        self.assertRegex(self.topo(2, bind='none'), r'\n2 ranks where they run\n')
+
+    def test_mistakes(self):
+        for option in (('--load', 'x'), ('-s', 'core:2'), ('-n', '2'), ('--by', 'l3')):
+            self.assert_usage('topo', '--job', *option, word='--job')
+        result = hocket('run', '-n', '2', HOCKET, 'topo', '--job', '--root', '2')
+        self.assertEqual(result.stderr.count('root 2 is no rank of 2'), 1, 'one rank says it')
+
+
 class Drawing(InFolder):
     SVG = '{http://www.w3.org/2000/svg}'
 
