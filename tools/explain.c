@@ -25,7 +25,7 @@ static const char help_text[] =
     "  -s, --bytes SIZE  with --why: bytes of the whole vector (K, M, G binary); default 1M\n"
     "  -t, --transport T with --why: thread, shm or tcp; default shm\n"
     "  -R, --registered  with --why: buffers of hkt_mem_alloc\n"
-    "  -c, --crowd N     with --why: ranks per core; default 1\n"
+    "  -c, --crowd N     with --why: ranks per core, which with --topo neighbours share; default 1\n"
     "  -T, --topo M      with --why: on which machines, from a file or one line (`hocket topo --help`); transport T inside a\n"
     "                    host, tcp between hosts; default: one machine, its ranks near each other\n"
     "  -B, --by KIND     with --topo: what a rank gets: core, l3, numa, package, host or gpu, spread evenly; default core,\n"

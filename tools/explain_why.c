@@ -97,6 +97,7 @@ static int get_machines(const struct explain_why *request, struct machines *mach
 {
     const int nranks = request->choice.nranks;
     const bool is_file = access(request->machines, R_OK) == 0;
+    const enum hkt_topo_deal deal = request->choice.crowd > 1 ? HKT_TOPO_SHARE : HKT_TOPO_SPREAD;
     enum hkt_topo_kind by;
 
     if ((is_file ? hkt_topo_load(request->machines, &machines->topo)
@@ -110,7 +111,7 @@ static int get_machines(const struct explain_why *request, struct machines *mach
         hkt_tool_say("explain", "no memory for %d ranks", nranks);
         return TOOL_FAILED;
     }
-    if (hkt_topo_deal(machines->topo, nranks, by, HKT_TOPO_SPREAD, machines->nodes) != HKT_OK ||
+    if (hkt_topo_deal(machines->topo, nranks, by, deal, machines->nodes) != HKT_OK ||
         hkt_topo_order_create(machines->topo, machines->nodes, nranks, &machines->order) != HKT_OK)
         return hkt_tool_usage("explain", "--topo: %s", hkt_last_error());
     topo_hierarchy_text(machines->order, machines->hierarchy, sizeof machines->hierarchy);

@@ -136,6 +136,8 @@ static enum hkt_status find_site(const struct hkt_choice_query *query, struct hk
     if (rc == HKT_OK)
         rc = hkt__site_make(places, query->nranks, out_site);
     hkt__free(places);
+    if (rc == HKT_OK && query->topo != NULL)
+        hkt__site_crowd(out_site, query->crowd);
     return rc;
 }
 

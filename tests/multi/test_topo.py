@@ -86,6 +86,13 @@ class Machines(InFolder):
         text = self.output('explain', 'all_reduce', '--why', '-n', '10', '--topo', line)
         self.assertRegex(text, r'\n  hierarchical +- +needs as many ranks on each host\n')
 
+    def test_why_where_ranks_share_cores(self):
+        args = ('explain', 'all_gather', '--why', '-n', '4', '--bytes', '64', '--crowd', '2', '--json', '--topo')
+        one_each, two_each = ({row['algorithm']: row.get('predicted_us') for row in json.loads(self.output(*args, line))['candidates']}
+                              for line in ('core:4', 'core:2'))
+        self.assertEqual(one_each['hierarchical'], one_each['recursive_doubling'])
+        self.assertLess(two_each['hierarchical'], two_each['recursive_doubling']) # whose last wait is for the other core
+
     def test_why_mistakes(self):
         for args, word in (('--topo', 'host:2 hub:3'), 'hub'), (('--topo', '/nowhere'), 'nowhere'), \
                           (('--topo', 'host:2 core:1'), '4 ranks, but 2 cores'), (('--topo', 'core:4', '--by', 'rank'), 'rank'):
