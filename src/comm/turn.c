@@ -13,6 +13,8 @@
 #include "core/clock.h"
 
 #define LOOK_AGAIN_NS 1000000
+#define YIELDS 100
+#define LEFT_NAP_NS 20000
 
 enum hkt_status hkt__turn_init(struct hkt__turn *turn)
 {
@@ -55,11 +57,16 @@ void hkt__turn_wait(struct hkt__turn *turn, uint64_t ticket)
     pthread_mutex_unlock(&turn->lock);
 }
 
-/** A stream's thread that ran an operation may be on its way out still: a few instructions, once it has a core. */
+/** A stream's thread that ran an operation may be on its way out still: a few instructions, once it has a core. Under a real-time
+ *  policy a yield gives none to a thread of lower priority; a sleep does. */
 static void await_left(struct hkt__turn *turn, uint64_t ticket)
 {
-    while (atomic_load_explicit(&turn->left, memory_order_acquire) < ticket) /* T4 */
-        sched_yield();
+    for (int tries = 0; atomic_load_explicit(&turn->left, memory_order_acquire) < ticket; tries += tries < YIELDS) { /* T4 */
+        if (tries < YIELDS)
+            sched_yield();
+        else
+            hkt__sleep_ns(LEFT_NAP_NS);
+    }
 }
 
 void hkt__turn_pass(struct hkt__turn *turn)
