@@ -200,7 +200,7 @@ static void add_work(double *amounts, const struct hkt__work *work, double n, do
     add_bytes(amounts, HKT__PRICE_FRESH_L2, times * n * work->fresh, rates);
     add_bytes(amounts, rates->far ? HKT__PRICE_FAR_L2 : HKT__PRICE_FRESH_L2, far * rates->read_crush * n * work->relayed, rates);
     add_bytes(amounts, rates->far ? HKT__PRICE_FAR_L2 : HKT__PRICE_DIRECT_L2, far * rates->read_crush * n * work->read, rates);
-    add_bytes(amounts, rates->far ? HKT__PRICE_FAR_WRITE_L2 : HKT__PRICE_FRESH_L2, far * n * work->written, rates);
+    add_bytes(amounts, rates->far ? HKT__PRICE_FAR_WRITE_L2 : HKT__PRICE_DIRECT_L2, far * n * work->written, rates);
 }
 
 static double cost_of(const double *amounts, const struct hkt__prices *prices)
