@@ -10,6 +10,7 @@
 #include "topo.h"
 
 #define CANDIDATES_MAX 64
+#define NEARLY 1.025 /* what counts as hardly more, where that is most (cost/select.c) */
 
 /** The machines that are asked about, and the ranks on them. */
 struct machines {
@@ -60,7 +61,16 @@ static void print_largest_term(const struct hkt_candidate *candidate)
         printf("  most of it %s (%.0f %%)", price.name, 100 * candidate->terms_us[largest] / candidate->predicted_us);
 }
 
-static void print_candidate(const struct hkt_candidate *candidate, bool is_least)
+/** Why it was chosen, when `least_us` is the least that any candidate should take; some are set apart for larger vectors. */
+static const char *reason_of(const struct hkt_candidate *chosen, double least_us)
+{
+    if (chosen->predicted_us <= least_us)
+        return "the least";
+    return chosen->predicted_us <= least_us * NEARLY ? "hardly more than the least, and preferred"
+                                                     : "the least of those for vectors of this size";
+}
+
+static void print_candidate(const struct hkt_candidate *candidate, double least_us)
 {
     if (candidate->unfit[0] != '\0') {
         printf("  %-22s %15s  %s\n", candidate->algo, "-", candidate->unfit);
@@ -71,7 +81,7 @@ static void print_candidate(const struct hkt_candidate *candidate, bool is_least
     if (candidate->measured_us > 0)
         printf("  chosen: the fastest of those measured near this size, %.2f us", candidate->measured_us);
     else if (candidate->chosen)
-        fputs(is_least ? "  chosen: the least" : "  chosen: hardly more than the least, and preferred", stdout);
+        printf("  chosen: %s", reason_of(candidate, least_us));
     putchar('\n');
 }
 
@@ -87,8 +97,8 @@ static void print_text(const struct explain_why *request, const struct machines 
     if (machines->topo != NULL)
         printf("on %s: %s\n", request->machines, machines->hierarchy);
     for (int i = 0; i < count; i++)
-        print_candidate(&candidates[i], count < 2 || candidates[1].unfit[0] != '\0' ||
-                                            candidates[0].predicted_us <= candidates[1].predicted_us);
+        print_candidate(&candidates[i], count < 2 || candidates[1].unfit[0] != '\0' ? candidates[0].predicted_us
+                                                                                    : candidates[1].predicted_us);
     printf("  %-22s %12.2f us  %s\n", "bound", bound->time_us, bound->text);
 }
 

@@ -93,6 +93,12 @@ class Machines(InFolder):
         self.assertEqual(one_each['hierarchical'], one_each['recursive_doubling'])
         self.assertLess(two_each['hierarchical'], two_each['recursive_doubling']) # whose last wait is for the other core
 
+    def test_why_with_one_set_apart_for_large_vectors(self):
+        for size, choice in (('256K', r'direct_user .* chosen: the least of those for vectors of this size\n  write_user'),
+                             ('16M', r'write_user .* chosen: the least\n')):
+            text = self.output('explain', 'all_gather', '--why', '-n', '4', '-R', '--bytes', size, '--topo', 'core:4')
+            self.assertRegex(text, r'\n  ' + choice)
+
     def test_why_mistakes(self):
         for args, word in (('--topo', 'host:2 hub:3'), 'hub'), (('--topo', '/nowhere'), 'nowhere'), \
                           (('--topo', 'host:2 core:1'), '4 ranks, but 2 cores'), (('--topo', 'core:4', '--by', 'rank'), 'rank'):
