@@ -95,7 +95,7 @@ HKT_API const char *hkt_comm_transport(const struct hkt_comm *comm, int peer);
  *           host could not be read. NULL: not wanted. It serves hkt_topo_order_create
  *  Owns     gives *out_topo, released by hkt_topo_destroy
  *  Threads  collective over the ranks
- *  Errors   those of hkt_all_gather; NOMEM fails the communicator */
+ *  Errors   those of hkt_all_gather; INVALID inside a group; NOMEM fails the communicator */
 HKT_API HKT_NODISCARD enum hkt_status hkt_comm_topo(struct hkt_comm *comm, struct hkt_topo **out_topo, int *out_nodes);
 
 /** Write the flight recorder (the last operations with state and times), how memory of devices is sent where that was settled, and

@@ -1,5 +1,6 @@
 /* The machines of a communicator as one graph: every rank reads what it may use of its host, all exchange that, and each merges
  * the same views. Where a rank is follows from its place, which all know since the job began. */
+#include "comm/call.h"
 #include "comm/comm_int.h"
 #include "hocket/coll.h"
 #include "hocket/topo.h"
@@ -48,6 +49,8 @@ enum hkt_status hkt_comm_topo(struct hkt_comm *comm, struct hkt_topo **out_topo,
 
     if (comm == NULL || out_topo == NULL)
         return hkt__fail(HKT_ERR_INVALID, "hkt_comm_topo: %s is NULL", comm == NULL ? "comm" : "out_topo");
+    if (hkt__group_is_open()) /* which would gather when the exchange has ended */
+        return hkt__fail(HKT_ERR_INVALID, "hkt_comm_topo inside a group");
     *out_topo = NULL;
     if (hkt_topo_detect(&own) < 0)
         own = NULL; /* the others may see this host */

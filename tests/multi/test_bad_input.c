@@ -266,6 +266,7 @@ static void groups(struct ranks_rank *rank)
     struct hkt_comm *comm = rank->comm, *child;
     unsigned char *a = buffer, *b = other;
     struct hkt_stream *stream;
+    struct hkt_topo *topo;
 
     REFUSED(rank, hkt_group_end(), "hkt_group_end", "hkt_group_start");
     /* A refused call spoils its group: nothing of it runs. */
@@ -283,6 +284,7 @@ static void groups(struct ranks_rank *rank)
     still_works(rank);
     ranks_require_ok(rank, hkt_group_start(), "start");
     REFUSED(rank, hkt_comm_split(comm, 0, 0, NULL, &child), "hkt_comm_split", "group");
+    REFUSED(rank, hkt_comm_topo(comm, &topo, NULL), "hkt_comm_topo", "group");
     for (int i = 0; i < HKT_GROUP_OPS_MAX; i++)
         ranks_require_ok(rank, hkt_barrier(comm, NULL), "barrier in a group");
     REFUSED(rank, hkt_barrier(comm, NULL), "4096");

@@ -20,6 +20,8 @@ RUN = os.path.join(PEERS, 'run')
 SMALL = ['--quick', '--only', 'hocket', '--no-build', '--build', os.path.dirname(HOCKET), '--ranks', '2', '--rounds',
          '2', '--budget-ms', '2']
 SECONDS = 100
+# Runs are of one version of hocket, which is then nobody's commit: what is committed meanwhile would make it another one.
+ENVIRONMENT = {**os.environ, 'GIT_DIR': os.devnull}
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, PEERS)
@@ -41,7 +43,7 @@ FAILING_CALL = ('return 0; }', 'return -1; }')
 
 def run(*arguments):
     return subprocess.run([sys.executable, RUN, *arguments], text=True, capture_output=True, timeout=SECONDS,
-                          check=False)
+                          env=ENVIRONMENT, check=False)
 
 
 def shared_directories():
@@ -77,9 +79,9 @@ class Peers(unittest.TestCase):
         self.assertEqual(len(result['cases']), 5 * 2 + 1)
         for case in result['cases']:
             self.assertEqual(case['wrong'], 0, case)
-            for turns in case['rounds'].values(): # one where other work on the machine made it 20 times as slow as the other set
-                self.assertIn(len(turns), (1, 2), case)
-            self.assertGreater(case['median_us']['hocket'], 0)
+            # A set that other work on the machine makes 20 times as slow as the other gets no more turns, but never both.
+            self.assertEqual(max(len(turns) for turns in case['rounds'].values()), 2, case)
+            self.assertGreater(min(case['median_us'].values()), 0)
             self.assertGreater(case['bound_us'], 0)
             self.assertEqual(len(case['bound_rounds']), 2 if case['bytes'] == 1 << 20 else 0, case)
         panels = xml.dom.minidom.parse(self.path('out.svg')).getElementsByTagName('path')
