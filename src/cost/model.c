@@ -78,6 +78,7 @@ void hkt__prices_init(struct hkt__prices *prices, double latency_ns, double ns_p
             prices->price[HKT__PRICE_FRESH_L2] *= 0.83; /* scratch, unlike buffers, stays in the cache of the core it is on */
             prices->price[HKT__PRICE_FRESH_LLC] *= 0.9 / pow(more, 0.27);
             prices->price[HKT__PRICE_FRESH_MEMORY] *= 0.93 / pow(more, 0.27);
+            prices->price[HKT__PRICE_FAR_LLC] *= 0.9;
             prices->price[HKT__PRICE_FAR_WRITE_LLC] *= 1.2;
             prices->price[HKT__PRICE_REDUCE_L2] *= 0.75;
             prices->price[HKT__PRICE_REDUCE_LLC] *= 0.65;
@@ -195,7 +196,7 @@ static void add_work(double *amounts, const struct hkt__work *work, double n, do
     amounts[HKT__PRICE_NET_MESSAGE] += times * work->net_messages;
     add_bytes(amounts, HKT__PRICE_NET_SEND_L2, times * n * work->net_sent, rates);
     add_bytes(amounts, HKT__PRICE_NET_RECEIVE_L2, times * n * work->net_received, rates);
-    add_bytes(amounts, HKT__PRICE_COPY_L2, times * n * work->copied, rates);
+    add_bytes(amounts, HKT__PRICE_COPY_L2, times * n * (work->copied + (rates->far ? 0 : work->stored)), rates);
     add_bytes(amounts, HKT__PRICE_REDUCE_L2, times * n * work->reduced, rates);
     add_bytes(amounts, HKT__PRICE_FRESH_L2, times * n * work->fresh, rates);
     add_bytes(amounts, rates->far ? HKT__PRICE_FAR_L2 : HKT__PRICE_FRESH_L2, far * rates->read_crush * n * work->relayed, rates);

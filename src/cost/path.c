@@ -62,7 +62,8 @@ struct paper {
 
 static double duration(const struct hkt__work *work, const struct scale *scale)
 {
-    const double moved = work->sent + work->received + work->copied + work->reduced + work->fresh + work->relayed + work->read + work->written;
+    const double moved = work->sent + work->received + work->copied + work->stored + work->reduced + work->fresh + work->relayed +
+                         work->read + work->written;
 
     return work->messages * scale->message + work->steps * scale->step + moved * scale->n +
            work->net_messages * scale->net_message + (work->net_sent + work->net_received) * scale->net_n;

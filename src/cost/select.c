@@ -170,7 +170,7 @@ static enum hkt_status weigh(const struct hkt__algo *algo, const struct hkt__sel
     out->algo = algo;
     out->rounds = waits->rounds + waits->net_rounds;
     out->cuts = profile->cuts;
-    out->copied = profile->mean.copied + profile->mean.fresh;
+    out->copied = profile->mean.copied + profile->mean.stored + profile->mean.fresh;
     return HKT_OK;
 }
 

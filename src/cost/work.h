@@ -14,6 +14,7 @@ struct hkt__work {
     double sent;      /* bytes / n put into channels */
     double received;  /* taken out of channels, to be stored or reduced */
     double copied;    /* moved within this rank's memory, but for what goes to scratch */
+    double stored;    /* here, out of buffers of peers: system calls do both at once, and are priced so */
     double reduced;   /* inputs of reductions beyond the first of each */
     double fresh;     /* written to scratch, or read from that of peers: lines that the other's cache has */
     double relayed;   /* read from results of peers, who have just written them */
@@ -22,7 +23,7 @@ struct hkt__work {
     double accesses;  /* operands read from or written to memory of peers: system calls, where it is copied */
     double net_messages, net_sent, net_received; /* between hosts */
 };
-#define HKT__WORK_COUNTS 16
+#define HKT__WORK_COUNTS 17
 
 #define HKT__PROFILE_LOOKS 16
 
