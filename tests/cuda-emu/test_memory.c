@@ -652,7 +652,7 @@ static void every_call_fails(struct ranks_rank *rank)
         if (i > 0)
             own_fill(rank, &own[i], 100);
         while (!(is_fresh && i > 0) && fails_at(rank, i > 0 ? &own[i] : NULL, k, is_fresh))
-            k += ranks_small() ? 13 : is_fresh ? 3 : 1; /* most of what begins a communicator fails elsewhere too */
+            k += ranks_small() ? 29 : is_fresh ? 3 : 1; /* most of what begins a communicator fails elsewhere too */
         ranks_require(rank, k > 20 || (is_fresh && i > 0), "only %ld calls of CUDA were made", k - 1);
         if (i > 0)
             own_free(rank, &own[i]);

@@ -120,7 +120,7 @@ static void run_layout(const int sizes[4])
                                     .micros = sizes[2] > 1 ? 3 : 2 };
 
             run.config.chunks = kind == HKT_PIPE_INTERLEAVED ? 2 : 1;
-            if (sizes[2] * run.config.chunks > run.config.shape.layers || (++turn % 23 != 0 && ranks_small()))
+            if (sizes[2] * run.config.chunks > run.config.shape.layers || (++turn % 41 != 0 && ranks_small()))
                 continue;
             run.config.sequence_parallel = sp;
             run.config.dropout = run.config.attention_dropout = 0.2;
