@@ -78,7 +78,7 @@ void hkt__prices_init(struct hkt__prices *prices, double latency_ns, double ns_p
             prices->price[HKT__PRICE_FRESH_L2] *= 0.83; /* scratch, unlike buffers, stays in the cache of the core it is on */
             prices->price[HKT__PRICE_FRESH_LLC] *= 0.9 / pow(more, 0.27);
             prices->price[HKT__PRICE_FRESH_MEMORY] *= 0.93 / pow(more, 0.27);
-            prices->price[HKT__PRICE_FAR_LLC] *= 0.9;
+            prices->price[HKT__PRICE_FAR_LLC] *= 0.9; /* broadcast of 4 and 16 MB by shared_user and binomial, among 4 */
             prices->price[HKT__PRICE_FAR_WRITE_LLC] *= 1.2;
             prices->price[HKT__PRICE_REDUCE_L2] *= 0.75;
             prices->price[HKT__PRICE_REDUCE_LLC] *= 0.65;
