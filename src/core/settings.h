@@ -26,6 +26,7 @@
     X(net_plugin, "HOCKET_NET_PLUGIN", string, 0, 0, "", "NCCL network plugin for HOCKET_TRANSPORT=net: a path, or NAME for libnccl-net-NAME.so; default libnccl-net.so") \
     X(tcp_sockets, "HOCKET_TCP_SOCKETS", int, 1, 16, "2", "sockets per peer and lane")                                 \
     X(tcp_frame_bytes, "HOCKET_TCP_FRAME_BYTES", bytes, 4096, 4194304, "256K", "largest tcp frame")                    \
+    X(tcp_congestion, "HOCKET_TCP_CONGESTION", string, 0, 0, "", "congestion control of tcp sockets, e.g. dctcp; default: the system's, but between neighbours cubic instead of bbr") \
     X(ib_devices, "HOCKET_IB_DEVICES", string, 0, 0, "", "RDMA devices or device:port for verbs, e.g. mlx5_0,mlx5_1:1; ^mlx5_2 leaves one out; default: all, the fastest four") \
     X(ib_gid_index, "HOCKET_IB_GID_INDEX", int, -1, 255, "-1", "GID for verbs; -1: RoCE v2 with an IPv4 address if there is one") \
     X(ib_mtu, "HOCKET_IB_MTU", int, 0, 4096, "0", "largest packet of verbs: 256, 512, 1024, 2048, 4096; 0: what both ports allow") \

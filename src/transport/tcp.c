@@ -123,7 +123,9 @@ static enum hkt_status open_instance(struct hkt__tcp *tcp, const struct hkt__set
     tcp->own.host_id = hkt__tcp_host_id();
     tcp->own.addr_count = (uint16_t)count;
     tcp->link_ns_per_byte = count > 0 ? hkt__tcp_link_ns_per_byte(&tcp->own.addrs[0]) : 0;
-    status = hkt__tcp_door_open(tcp);
+    status = hkt__tcp_congestion_choose(tcp, settings->tcp_congestion);
+    if (status == HKT_OK)
+        status = hkt__tcp_door_open(tcp);
     if (status != HKT_OK)
         return status;
     describe(tcp);

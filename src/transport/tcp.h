@@ -2,6 +2,7 @@
  *
  *   tcp.c       the operations table: instances, domains, sleeping
  *   tcp_addr.c  which addresses of this host to listen on, and in which order to try a peer's (pure functions)
+ *   tcp_congestion.c which congestion control sockets use
  *   tcp_hello.c the messages that open a socket, and their proofs
  *   tcp_door.c  the accepting side of a socket: listeners, guests that have not proved anything yet, arrivals
  *   tcp_link.c  the two channels of a lane to one peer: opening, the connecting side, closing
@@ -28,6 +29,8 @@
 #define HKT__TCP_SOCKETS_MAX 16
 #define HKT__TCP_TEXT_MAX 96      /* of an address with port and interface */
 #define HKT__TCP_GUESTS_MAX 256   /* connections that have not proved themselves yet */
+
+#define HKT__TCP_CONGESTION_MAX 16 /* of a name; as Linux has it */
 
 /* Deadlines. An address that does not answer the SYN is left after CONNECT; one that connects but stays silent may be a
  * peer that computes, so it gets SILENT, doubled at each turn; a guest must prove itself within GUEST. */
@@ -84,6 +87,8 @@ HKT_NODISCARD enum hkt_status hkt__tcp_nics_choose(const struct hkt__tcp_nic *ni
  *  addresses that cannot be meant, such as the loopback of another host. Pure. */
 int hkt__tcp_route(const struct hkt__tcp_blob *own, const struct hkt__tcp_blob *peer,
                    unsigned char out_order[HKT__TCP_ADDRS_MAX]);
+/** Is an address in a network of one of our addresses, or of this host? Pure. */
+bool hkt__tcp_is_neighbour(const struct hkt__tcp_blob *own, const struct hkt__tcp_addr *addr);
 /** Check and copy a blob that came over the wire. */
 bool hkt__tcp_blob_read(const void *bytes, size_t size, struct hkt__tcp_blob *out_blob);
 /** What the interface of an address says it carries, in ns per byte; 0: it does not say, or software made it. */
@@ -184,6 +189,8 @@ struct hkt__tcp {
     int job_rank, job_nranks;
     int nsockets, frame_bytes;
     bool pinned;                  /* connect from the pinned addresses too */
+    /* Of sockets to neighbours, and to others; "": the system's, untouched (tcp_congestion.c). */
+    char near_congestion[HKT__TCP_CONGESTION_MAX], far_congestion[HKT__TCP_CONGESTION_MAX];
     double link_ns_per_byte;      /* of the best address; 0: not known */
     int64_t connect_ns, silent_ns; /* HKT__TCP_CONNECT_NS and SILENT_NS; shorter in tests */
     unsigned char token[16];
@@ -231,6 +238,15 @@ struct hkt__tcp_dom {
 
 /** The addresses an instance listens on, best first: "192.0.2.2:4711 (eth0), 127.0.0.1:4712 (lo)". */
 const char *hkt__tcp_describe(const struct hkt__tp *tp);
+
+/* ---- congestion control (tcp_congestion.c) ---- */
+
+/** Find out which to use; wish is settings->tcp_congestion. tcp->own is known. INVALID: the wish cannot be had. */
+HKT_NODISCARD enum hkt_status hkt__tcp_congestion_choose(struct hkt__tcp *tcp, const char *wish);
+/** Of a socket that is about to connect to `peer`; of a listener, peer NULL. */
+void hkt__tcp_congestion_set(const struct hkt__tcp *tcp, int fd, const struct hkt__tcp_addr *peer);
+/** Of one that was accepted. */
+void hkt__tcp_congestion_meet(const struct hkt__tcp *tcp, int fd);
 
 /* ---- the door (tcp_door.c) ---- */
 

@@ -286,19 +286,25 @@ enum hkt_status hkt__tcp_nics_choose(const struct hkt__tcp_nic *nics, int nic_co
     return HKT_OK;
 }
 
+bool hkt__tcp_is_neighbour(const struct hkt__tcp_blob *own, const struct hkt__tcp_addr *addr)
+{
+    bool is_near = false;
+
+    for (int i = 0; i < own->addr_count; i++)
+        is_near = is_near || same_net(&own->addrs[i], addr, own->addrs[i].prefix_bits);
+    return is_near;
+}
+
 /* How likely an address of the peer works from here; smaller is better, -1: it cannot. */
 static int distance(const struct hkt__tcp_blob *own, const struct hkt__tcp_addr *addr, bool same_host)
 {
-    bool is_mine = false, is_near = false;
+    bool is_mine = false;
+    const bool is_near = hkt__tcp_is_neighbour(own, addr);
 
     if (addr->rank_class == HKT__TCP_LOOPBACK)
         return same_host ? 0 : -1;
-    for (int i = 0; i < own->addr_count; i++) {
-        const struct hkt__tcp_addr *mine = &own->addrs[i];
-
-        is_mine = is_mine || same_net(mine, addr, ip_bytes(addr) * 8);
-        is_near = is_near || same_net(mine, addr, mine->prefix_bits);
-    }
+    for (int i = 0; i < own->addr_count; i++)
+        is_mine = is_mine || same_net(&own->addrs[i], addr, ip_bytes(addr) * 8);
     /* Both hosts have this address (docker0 is 172.17.0.1 everywhere): from here it means this host. */
     if (is_mine && !same_host)
         return 3 + addr->rank_class;

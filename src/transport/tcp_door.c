@@ -112,6 +112,7 @@ enum hkt_status hkt__tcp_door_open(struct hkt__tcp *tcp)
             hkt__log(HKT__SUB_TRANSPORT, HKT__LOG_WARN, "%s; going on without this address", hkt__error_here()->text);
             continue;
         }
+        hkt__tcp_congestion_set(tcp, entry->fd, NULL);
         entry->is_listener = true;
         tcp->own.addrs[count++] = addr;
         const enum hkt_status status = watch(tcp, entry);
@@ -174,6 +175,7 @@ static enum hkt_status guest_admit(struct hkt__tcp *tcp, int fd)
     *(tcp->guests_last != NULL ? &tcp->guests_last->next : &tcp->guests) = guest;
     tcp->guests_last = guest;
     tcp->unproved_count++;
+    hkt__tcp_congestion_meet(tcp, fd);
     hkt__tcp_socket_tune(fd);
     /* A fresh socket has room for 24 bytes; if not, the connection is already broken. */
     if (send(fd, &challenge, sizeof challenge, MSG_NOSIGNAL | MSG_DONTWAIT) != (ssize_t)sizeof challenge)

@@ -131,6 +131,7 @@ static enum hkt_status start_connect(struct hkt__tcp_link *link, struct hkt__tcp
     if (fd < 0)
         return hkt__tcp_fail_fd("socket");
     socket->fd = fd;
+    hkt__tcp_congestion_set(link->dom->tcp, fd, addr);
     hkt__tcp_socket_tune(fd);
     bind_source(link->dom->tcp, addr, fd);
     if (connect(fd, (const struct sockaddr *)&sock, bytes) != 0 && errno != EINPROGRESS && errno != EINTR) {

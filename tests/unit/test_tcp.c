@@ -1,6 +1,8 @@
 /* tcp between two instances of this process, on loopback. What could break: a wrong address that is never left; frames cut
  * anywhere by the network; a damaged header believed; a peer that is gone and not named; words lost at closing; descriptors
  * that leak or run out silently; a failed allocation that loses a connection. */
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <pthread.h>
 #include <sys/resource.h>
 
@@ -36,6 +38,28 @@ static void ipv6_loopback(void **state)
     two_ranks_talk_over("::1");
 }
 
+static void congestion_of(int fd, char out_name[HKT__TCP_CONGESTION_MAX])
+{
+    socklen_t bytes = HKT__TCP_CONGESTION_MAX - 1;
+
+    memset(out_name, 0, HKT__TCP_CONGESTION_MAX);
+    assert_int_equal(getsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, out_name, &bytes), 0);
+}
+
+/* NULL: anything that does not pace. */
+static void assert_congestion(const struct hkt__tcp_link *link, const char *want)
+{
+    for (int i = 0; i < link->nsockets; i++) {
+        char name[HKT__TCP_CONGESTION_MAX];
+
+        congestion_of(link->sockets[i].fd, name);
+        if (want != NULL)
+            assert_string_equal(name, want);
+        else
+            assert_int_not_equal(strncmp(name, "bbr", 3), 0);
+    }
+}
+
 static void the_smaller_wish_counts(void **state)
 {
     struct pair *pair = calloc(1, sizeof *pair);
@@ -51,6 +75,7 @@ static void the_smaller_wish_counts(void **state)
         pair->sides[i].settings = *settings;
         pair->sides[i].settings.tcp_sockets = i == 0 ? 5 : 3;
         pair->sides[i].settings.tcp_frame_bytes = i == 0 ? 4096 : 65536;
+        pair->sides[i].settings.tcp_congestion = i == 0 ? "reno" : ""; /* whichever connects */
         side_open(pair, i, "lo", token);
     }
     for (int i = 0; i < 2; i++)
@@ -62,8 +87,40 @@ static void the_smaller_wish_counts(void **state)
 
         assert_int_equal(pair->sides[i].tx->frame_bytes_max, 4096);
         assert_int_equal(link->nsockets, 3);
+        assert_congestion(link, i == 0 ? "reno" : NULL);
     }
     assert_talks(pair);
+    pair_free(pair);
+}
+
+static void who_comes_from_afar_gets_the_systems_congestion_control(void **state)
+{
+    struct pair *pair = calloc(1, sizeof *pair);
+    const int fresh = socket(AF_INET, SOCK_STREAM, 0);
+
+    (void)state;
+    assert_non_null(pair);
+    pair->ops = hkt__transport_find("tcp");
+    pair->job_ranks[1] = 1;
+    for (int i = 0; i < 2; i++) {
+        const struct hkt__settings *settings;
+
+        assert_int_equal(hkt__settings_get(&settings), HKT_OK);
+        pair->sides[i].settings = *settings;
+        pair->sides[i].settings.tcp_congestion = "reno"; /* inherited from the listener */
+        side_open(pair, i, "127.0.0.1", token);
+    }
+    struct hkt__tcp *tcp = (struct hkt__tcp *)pair->sides[1].tp;
+
+    congestion_of(fresh, tcp->far_congestion);
+    tcp->own.addrs[0].ip[0] = 10;
+    for (int i = 0; i < 2; i++)
+        side_join(pair, i);
+    pair_meet(pair);
+    assert_connects(pair);
+    assert_congestion(((struct hkt__tcp_tx *)pair->sides[0].tx)->link, "reno");
+    assert_congestion(((struct hkt__tcp_tx *)pair->sides[1].tx)->link, tcp->far_congestion);
+    close(fresh);
     pair_free(pair);
 }
 
@@ -89,6 +146,10 @@ static void an_unknown_interface_is_an_error_that_lists(void **state)
     assert_int_equal(open_files(), files);
     mine.interface = "lo";
     assert_int_equal(ops->probe(&mine), HKT_OK);
+    mine.tcp_congestion = "nonesuch8";
+    assert_int_equal(ops->open(&params, &tp), HKT_ERR_INVALID);
+    assert_non_null(strstr(hkt_last_error(), "HOCKET_TCP_CONGESTION=nonesuch8"));
+    assert_int_equal(open_files(), files);
 }
 
 static void a_taken_port_is_named(void **state)
@@ -631,6 +692,7 @@ int main(void)
         cmocka_unit_test(ipv4_loopback),
         cmocka_unit_test(ipv6_loopback),
         cmocka_unit_test(the_smaller_wish_counts),
+        cmocka_unit_test(who_comes_from_afar_gets_the_systems_congestion_control),
         cmocka_unit_test(an_unknown_interface_is_an_error_that_lists),
         cmocka_unit_test(a_taken_port_is_named),
         cmocka_unit_test(wrong_addresses_are_left),
