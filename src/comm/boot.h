@@ -63,6 +63,11 @@ HKT_NODISCARD enum hkt_status hkt__boot_env_find(char *(*getenv_fn)(const char *
 HKT_NODISCARD enum hkt_status hkt__boot_meet(const struct hkt__boot_id *id, int nranks, int rank, int64_t timeout_ms,
                                              struct hkt__boot **out_boot);
 
+/** A rank that has failed before it could meet tells the others, so that they do not wait for it: for a second at most, it
+ *  answers whoever comes (rank 0), or tries to reach the root. With this thread's error, which it leaves as it is. Needs no memory
+ *  of its own; the root some for each who comes. */
+void hkt__boot_give_up(const struct hkt__boot_id *id, int nranks, int rank);
+
 /** bytes from each rank, in rank order, to all: out has nranks * bytes. Collective; only before the monitor starts. */
 HKT_NODISCARD enum hkt_status hkt__boot_all_gather(struct hkt__boot *boot, const void *in, size_t bytes, void *out);
 

@@ -110,7 +110,8 @@ struct hkt__boot_server {
     int ntold;
 };
 
-/** Serve on `listener`, which the server takes over, also on failure: close it in any case. */
+/** Serve on `listener`, which the server takes over, also on failure: close it in any case. One that failed for want of memory can
+ *  fail all who come. */
 HKT_NODISCARD enum hkt_status hkt__boot_server_open(struct hkt__boot_server *server, const struct hkt__boot *boot,
                                                     int listener);
 /** End steps also when there is input on fd; see is_watch_ready. */

@@ -27,6 +27,7 @@
 #define NS_PER_MS INT64_C(1000000)
 #define VERDICT_MS 1000        /* for the root to say who was missing */
 #define LINGER_MS 1000         /* a meeting that failed early still answers those who come */
+#define GIVE_UP_MS 1000        /* for who fails before it meets to tell the others */
 #define BIND_PATIENCE_MS 2000  /* the launcher that chose the port may hold it for a moment longer */
 
 enum hkt_status hkt__boot_random(void *out, size_t bytes)
@@ -169,17 +170,25 @@ static enum hkt_status root_fail(struct meet *meet)
     return verdict.status;
 }
 
-static enum hkt_status root_run(struct meet *meet)
+static enum hkt_status root_open(struct meet *meet)
 {
-    struct hkt__boot *boot = meet->boot;
-    struct hkt__wire_writer message;
     int listener;
-    enum hkt_status status = root_listen(meet, &listener);
+    const enum hkt_status status = root_listen(meet, &listener);
 
     if (status < 0)
         return status;
     meet->is_serving = true;
-    status = hkt__boot_server_open(&meet->server, boot, listener);
+    return hkt__boot_server_open(&meet->server, meet->boot, listener);
+}
+
+static enum hkt_status root_run(struct meet *meet)
+{
+    struct hkt__boot *boot = meet->boot;
+    struct hkt__wire_writer message;
+    enum hkt_status status = root_open(meet);
+
+    if (!meet->is_serving)
+        return status;
     if (status == HKT_OK)
         status = root_serve_until(meet, &meet->server.narrived);
     if (status == HKT_OK) {
@@ -221,7 +230,8 @@ static enum hkt_status other_listen(struct meet *meet, uint16_t *out_port)
     return hkt__boot_server_open(&meet->server, meet->boot, listener);
 }
 
-static enum hkt_status other_register(struct meet *meet)
+/* Reach the root; children find this rank at own_port. */
+static enum hkt_status other_register(struct meet *meet, uint16_t own_port)
 {
     struct hkt__boot_goal goal = {.purpose = HKT__WIRE_REGISTER, .rank = 0, .hosts = meet->id->host,
                                   .port = meet->id->port, .interface = meet->settings->interface,
@@ -229,10 +239,10 @@ static enum hkt_status other_register(struct meet *meet)
     struct sockaddr_storage own = {0};
     socklen_t bytes = sizeof own;
     int fd = -1;
-    enum hkt_status status = other_listen(meet, &goal.own.port);
 
-    if (status == HKT_OK)
-        status = hkt__boot_join(meet->boot, &goal, &meet->root, &fd, meet->root.name);
+    goal.own.port = own_port;
+    const enum hkt_status status = hkt__boot_join(meet->boot, &goal, &meet->root, &fd, meet->root.name);
+
     if (status < 0)
         return status;
     meet->root.fd = fd;
@@ -342,8 +352,14 @@ static enum hkt_status other_give_up(struct meet *meet, enum hkt_status status)
 
 static enum hkt_status other_run(struct meet *meet)
 {
-    enum hkt_status status = other_register(meet);
+    uint16_t own_port;
+    enum hkt_status status = other_listen(meet, &own_port);
 
+    if (status < 0) {
+        hkt__boot_give_up(meet->id, meet->boot->nranks, meet->boot->rank);
+        return status;
+    }
+    status = other_register(meet, own_port);
     if (status == HKT_OK)
         status = other_wait_place(meet);
     if (status == HKT_OK)
@@ -408,23 +424,55 @@ static enum hkt_status meet_alone(const struct meet *meet)
     return HKT_OK;
 }
 
+static void meet_end(struct meet *meet)
+{
+    if (meet->is_serving)
+        hkt__boot_server_close(&meet->server);
+    hkt__net_close_gently(meet->root.fd);
+}
+
+void hkt__boot_give_up(const struct hkt__boot_id *id, int nranks, int rank)
+{
+    static const struct hkt__settings defaults = {.address = "", .interface = ""};
+    const struct hkt__error own = *hkt__error_here();
+    struct hkt__boot boot = {.rank = rank, .nranks = nranks, .timeout_ms = GIVE_UP_MS};
+    struct meet meet = {.boot = &boot, .id = id, .root = {.fd = -1},
+                        .deadline_ns = hkt__now_ns() + GIVE_UP_MS * NS_PER_MS};
+
+    memcpy(boot.token, id->token, sizeof boot.token);
+    if (nranks > 1 && meet_check(id, nranks, rank) == HKT_OK) {
+        if (hkt__settings_get(&meet.settings) < 0)
+            meet.settings = &defaults; /* what is wrong with them may be why this rank gives up */
+        const enum hkt_status status = rank == 0 ? root_open(&meet) : other_register(&meet, 0);
+
+        *hkt__error_here() = own;
+        if (rank == 0 && meet.is_serving)
+            (void)root_fail(&meet);
+        else if (rank > 0 && status == HKT_OK)
+            (void)other_give_up(&meet, own.status);
+        meet_end(&meet);
+    }
+    *hkt__error_here() = own;
+}
+
 enum hkt_status hkt__boot_meet(const struct hkt__boot_id *id, int nranks, int rank, int64_t timeout_ms,
                                struct hkt__boot **out_boot)
 {
     struct meet meet = {.id = id, .root = {.fd = -1}};
     enum hkt_status status = meet_check(id, nranks, rank);
 
-    if (status == HKT_OK)
-        status = hkt__settings_get(&meet.settings);
-    if (status == HKT_OK)
-        status = boot_create(id, nranks, rank, timeout_ms, &meet.boot);
     if (status < 0)
         return status;
+    status = hkt__settings_get(&meet.settings);
+    if (status == HKT_OK)
+        status = boot_create(id, nranks, rank, timeout_ms, &meet.boot);
+    if (status < 0) {
+        hkt__boot_give_up(id, nranks, rank);
+        return status;
+    }
     meet.deadline_ns = hkt__now_ns() + timeout_ms * NS_PER_MS;
     status = nranks == 1 ? meet_alone(&meet) : rank == 0 ? root_run(&meet) : other_run(&meet);
-    if (meet.is_serving)
-        hkt__boot_server_close(&meet.server);
-    hkt__net_close_gently(meet.root.fd);
+    meet_end(&meet);
     if (status < 0) {
         const struct hkt__error first = *hkt__error_here();
 

@@ -78,11 +78,11 @@ enum hkt_status hkt__boot_server_open(struct hkt__boot_server *server, const str
         for (int i = 0; i < 2; i++)
             server->nwanted += hkt__boot_tree_child(boot->rank, i, boot->nranks) >= 0;
     server->epoll = epoll_create1(EPOLL_CLOEXEC);
-    server->arrived = hkt__calloc((size_t)server->nslots, sizeof *server->arrived);
-    if (server->arrived == NULL)
-        return hkt__fail(HKT_ERR_NOMEM, "no memory for %d connections of the meeting", server->nslots);
     if (server->epoll < 0 || watch(server->epoll, listener, NULL) != 0)
         return hkt__fail_sys(HKT_ERR_SYSTEM, "cannot watch the rendezvous port");
+    server->arrived = hkt__calloc((size_t)server->nslots, sizeof *server->arrived); /* last: to refuse takes none */
+    if (server->arrived == NULL)
+        return hkt__fail(HKT_ERR_NOMEM, "no memory for %d connections of the meeting", server->nslots);
     return HKT_OK;
 }
 
@@ -395,11 +395,9 @@ void hkt__boot_server_fail_all(struct hkt__boot_server *server, const struct hkt
 {
     struct hkt__wire_writer message;
 
-    if (server->arrived == NULL)
-        return;
     hkt__wire_put_fail(&message, verdict->status, verdict->text);
     hkt__boot_server_send_all(server, &message);
-    for (int i = 0; i < server->nslots; i++)
+    for (int i = 0; i < server->nslots && server->arrived != NULL; i++)
         if (server->arrived[i] != NULL) {
             hkt__net_close_gently(hkt__boot_server_take(server, i));
             server->ntold++;

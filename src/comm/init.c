@@ -107,7 +107,7 @@ enum hkt_status hkt_comm_init_env(struct hkt_comm **out_comm, const struct hkt_c
 /** One thread per rank, for the time of the meeting. */
 struct joiner {
     pthread_t thread;
-    struct hkt_unique_id id;
+    const struct hkt__boot_id *id;
     const struct hkt_config *config;
     int nranks, rank;
     struct hkt_comm **out_comm;
@@ -121,28 +121,17 @@ static void *run_joiner(void *arg)
 {
     struct joiner *joiner = arg;
 
-    joiner->status = hkt_comm_init_rank(joiner->out_comm, joiner->nranks, &joiner->id, joiner->rank, joiner->config);
+    joiner->status = join(joiner->id, joiner->nranks, joiner->rank, joiner->config, joiner->out_comm);
     joiner->error = *hkt__error_here();
     if (joiner->status < 0)
         joiner->place = atomic_fetch_add_explicit(joiner->nfailed, 1, memory_order_relaxed); /* read after the joins */
     return NULL;
 }
 
-/** Close the port of an id that rank 0 may not have taken over; keeps this thread's error. */
-static void drop_id(const struct hkt_unique_id *id)
-{
-    const struct hkt__error error = *hkt__error_here();
-    struct hkt__boot_id boot_id;
-
-    if (hkt__boot_id_unpack(id, &boot_id) == HKT_OK)
-        hkt__boot_id_drop(&boot_id);
-    *hkt__error_here() = error;
-}
-
 enum hkt_status hkt_comm_init_all(struct hkt_comm **out_comms, int nranks, const struct hkt_config *config)
 {
     struct joiner *joiners;
-    struct hkt_unique_id id;
+    struct hkt__boot_id id;
     _Atomic int nfailed = 0;
     int started = 0;
     enum hkt_status rc;
@@ -150,7 +139,7 @@ enum hkt_status hkt_comm_init_all(struct hkt_comm **out_comms, int nranks, const
     if (out_comms == NULL || nranks < 1 || nranks > HKT_RANKS_MAX)
         return hkt__fail(HKT_ERR_INVALID, "hkt_comm_init_all: out_comms must not be NULL, nranks is %d of 1..%d", nranks,
                          HKT_RANKS_MAX);
-    rc = hkt_get_unique_id(&id);
+    rc = hkt__boot_id_create(&id);
     if (rc < 0)
         return rc;
     joiners = hkt__calloc((size_t)nranks, sizeof *joiners);
@@ -159,12 +148,14 @@ enum hkt_status hkt_comm_init_all(struct hkt_comm **out_comms, int nranks, const
     if (joiners == NULL || comms == NULL)
         rc = hkt__fail(HKT_ERR_NOMEM, "no memory for %d ranks", nranks);
     for (int r = 0; r < nranks && rc == HKT_OK; r++) {
-        joiners[r] = (struct joiner){.id = id, .config = config, .nranks = nranks, .rank = r, .out_comm = &comms[r],
+        joiners[r] = (struct joiner){.id = &id, .config = config, .nranks = nranks, .rank = r, .out_comm = &comms[r],
                                      .nfailed = &nfailed};
         if (pthread_create(&joiners[r].thread, NULL, run_joiner, &joiners[r]) != 0)
             rc = hkt__fail(HKT_ERR_SYSTEM, "cannot start a thread for rank %d (ulimit -u)", r);
         started += rc == HKT_OK;
     }
+    if (rc < 0 && started > 0)
+        hkt__boot_give_up(&id, nranks, started); /* else those that run would wait for it */
     for (int r = 0; r < started; r++)
         pthread_join(joiners[r].thread, NULL);
     for (int r = 0; r < started && rc == HKT_OK; r++) {
@@ -173,8 +164,12 @@ enum hkt_status hkt_comm_init_all(struct hkt_comm **out_comms, int nranks, const
             *hkt__error_here() = joiners[r].error;
         }
     }
-    if (rc < 0)
-        drop_id(&id);
+    if (rc < 0) {
+        const struct hkt__error first = *hkt__error_here();
+
+        hkt__boot_id_drop(&id); /* rank 0 may not have taken its port over */
+        *hkt__error_here() = first;
+    }
     for (int r = 0; r < started; r++) {
         if (rc == HKT_OK)
             out_comms[r] = comms[r];

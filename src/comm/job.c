@@ -243,16 +243,10 @@ static void job_destroy(struct hkt__job *job)
     hkt__free(job);
 }
 
-enum hkt_status hkt__job_create(const struct hkt__boot_id *id, int nranks, int rank, const char *transports,
-                                struct hkt__job **out_job)
+static enum hkt_status job_new(int nranks, int rank, const struct hkt__settings *settings, struct hkt__job **out_job)
 {
-    const struct hkt__settings *settings;
-    struct hkt__job *job;
-    enum hkt_status rc = hkt__settings_get(&settings);
+    struct hkt__job *job = hkt__calloc(1, sizeof *job);
 
-    if (rc < 0)
-        return rc;
-    job = hkt__calloc(1, sizeof *job);
     if (job == NULL)
         return hkt__fail(HKT_ERR_NOMEM, "no memory for a job");
     pthread_mutex_init(&job->lock, NULL);
@@ -262,15 +256,32 @@ enum hkt_status hkt__job_create(const struct hkt__boot_id *id, int nranks, int r
     job->host_ranks = 1;
     job->cores = 1;
     job->references = 1;
-    if (transports == NULL)
-        transports = settings->transport;
     job->usable = hkt__calloc((size_t)nranks, HKT__TRANSPORTS_MAX);
     job->lost = hkt__calloc((size_t)nranks, 1);
     job->places = hkt__calloc((size_t)nranks, sizeof *job->places);
     if (job->usable == NULL || job->lost == NULL || job->places == NULL) {
-        rc = hkt__fail(HKT_ERR_NOMEM, "no memory for a job of %d ranks", nranks);
-        goto destroy;
+        job_destroy(job);
+        return hkt__fail(HKT_ERR_NOMEM, "no memory for a job of %d ranks", nranks);
     }
+    *out_job = job;
+    return HKT_OK;
+}
+
+enum hkt_status hkt__job_create(const struct hkt__boot_id *id, int nranks, int rank, const char *transports,
+                                struct hkt__job **out_job)
+{
+    const struct hkt__settings *settings;
+    struct hkt__job *job = NULL;
+    enum hkt_status rc = hkt__settings_get(&settings);
+
+    if (rc == HKT_OK)
+        rc = job_new(nranks, rank, settings, &job);
+    if (rc < 0) {
+        hkt__boot_give_up(id, nranks, rank);
+        return rc;
+    }
+    if (transports == NULL)
+        transports = settings->transport;
     if (nranks > 1) {
         rc = hkt__boot_meet(id, nranks, rank, settings->init_timeout_ms, &job->boot);
         if (rc < 0)

@@ -2,8 +2,10 @@
  * small and large, splits in which some sit out, memory, registration, streams, events - and a rank crashes, hangs, leaks a
  * descriptor, reports success on wrong data, fails without a word, or leaves the others waiting: after a failure either the
  * communicator has failed on all ranks, or all ranks go on with it. Nobody helps by aborting, and deadlines are long, so
- * that a wait in vain shows as TIMEOUT.
+ * that a wait in vain shows as TIMEOUT, or, while ranks join, as a call that takes as long. A rank whose thread cannot be started
+ * is such a rank, too.
  * Allocation k fails, for k = 1, 1 + stride, ... until a whole life needs fewer than k; stride 1 with the argument "all". */
+#include <errno.h>
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -20,7 +22,7 @@
 #include "hocket/hocket.h"
 #include "ranks.h"
 
-enum { RANKS = 3, MANY = 20 };
+enum { RANKS = 3, MANY = 20, INIT_LIMIT_S = 60 };
 
 static int stride = 19;
 static _Atomic int ended;     /* ranks that make no more calls */
@@ -57,6 +59,20 @@ static void check(struct life *life, enum hkt_status rc, const char *what, bool 
 {
     if (note(life, rc, what) == HKT_OK && !is_right)
         life->wrong = what;
+}
+
+/* ---- threads that cannot be started ---- */
+
+int __real_pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*fn)(void *), void *arg);
+int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*fn)(void *), void *arg);
+
+static _Atomic int refused; /* the refused-th thread from now; 0: none */
+
+int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*fn)(void *), void *arg)
+{
+    if (atomic_load(&refused) > 0 && atomic_fetch_sub(&refused, 1) == 1)
+        return EAGAIN;
+    return __real_pthread_create(thread, attributes, fn, arg);
 }
 
 /* ---- what a rank does with a communicator ---- */
@@ -169,9 +185,28 @@ static void streams(struct life *life)
     hkt_event_destroy(event);
 }
 
+/** Reading the machine takes a hundred times as long as the rest: only in lives whose allocation fails here, or later. */
+static bool reads_machines;
+static _Atomic uint64_t count_before_machines;
+
+static void machines(struct life *life)
+{
+    struct hkt_topo *all = NULL;
+    int nodes[RANKS] = {-1, -1, -1};
+
+    if (!reads_machines)
+        return;
+    if (hkt_comm_rank(life->comm) == 0)
+        atomic_store(&count_before_machines, hkt__mem_count());
+    const enum hkt_status rc = hkt_comm_topo(life->comm, &all, nodes);
+
+    check(life, rc, "hkt_comm_topo", all != NULL && nodes[RANKS - 1] >= 0);
+    hkt_topo_destroy(all);
+}
+
 static void *live(void *arg)
 {
-    static void (*const steps[])(struct life *) = {sums, groups, splits, memory, streams};
+    static void (*const steps[])(struct life *) = {sums, groups, splits, memory, streams, machines};
     struct life *life = arg;
 
     for (size_t i = 0; i < sizeof steps / sizeof steps[0] && hkt_comm_status(life->comm) == HKT_OK; i++)
@@ -191,12 +226,13 @@ static bool live_once(int64_t k)
 
     atomic_store(&ended, 0);
     hkt__mem_fail_at(k);
+    const int64_t began_ms = ranks_now_ms();
     const enum hkt_status rc = hkt_comm_init_all(comms, RANKS, NULL);
 
     if (rc < 0) {
-        if (rc == HKT_ERR_TIMEOUT || hkt_last_error()[0] == '\0')
-            fail_msg("allocation %lld failed: hkt_comm_init_all: %s: %s", (long long)k, hkt_status_name(rc),
-                     hkt_last_error());
+        if (rc == HKT_ERR_TIMEOUT || ranks_now_ms() - began_ms >= INIT_LIMIT_S * 1000 || hkt_last_error()[0] == '\0')
+            fail_msg("allocation %lld failed: hkt_comm_init_all, after %lld ms: %s: %s", (long long)k,
+                     (long long)(ranks_now_ms() - began_ms), hkt_status_name(rc), hkt_last_error());
         return false;
     }
     for (int r = 0; r < RANKS; r++) {
@@ -218,29 +254,44 @@ static bool live_once(int64_t k)
     return ok;
 }
 
+static void set_up(const char *transport)
+{
+    char limit[16];
+
+    snprintf(limit, sizeof limit, "%ds", INIT_LIMIT_S);
+    setenv("HOCKET_TRANSPORT", transport, 1);
+    setenv("HOCKET_INIT_TIMEOUT", limit, 1);
+    setenv("HOCKET_TIMEOUT", "60s", 1);
+    hkt__settings_reset();
+}
+
 static void walk(const char *transport)
 {
     int64_t k = 1;
 
-    setenv("HOCKET_TRANSPORT", transport, 1);
-    setenv("HOCKET_INIT_TIMEOUT", "8s", 1); /* so long do the others wait for a rank 0 that has no memory to begin with */
-    setenv("HOCKET_TIMEOUT", "60s", 1);
-    hkt__settings_reset();
+    set_up(transport);
+    reads_machines = true;
+    const uint64_t start = hkt__mem_count();
+
     assert_true(live_once(0));
+    const int64_t machines_at = (int64_t)(atomic_load(&count_before_machines) - start);
     const int fds = ranks_count_fds();
 
     for (;; k += stride) {
         const uint64_t before = hkt__mem_count();
+
+        reads_machines = k >= machines_at;
         const bool ok = live_once(k);
 
         hkt__mem_fail_at(0);
-        if (ok && hkt__mem_count() - before < (uint64_t)k)
+        if (ok && reads_machines && hkt__mem_count() - before < (uint64_t)k)
             break;
         if (ranks_count_fds() != fds)
             fail_msg("allocation %lld failed and left %d descriptors open", (long long)k, ranks_count_fds() - fds);
         assert_true(k < 20000);
     }
-    printf("%s: every %d. of %lld allocations failed in turn\n", transport, stride, (long long)k - 1);
+    printf("%s: every %d. of %lld allocations failed in turn, those from %lld on while machines were read\n", transport, stride,
+           (long long)k - 1, (long long)machines_at);
 }
 
 static void threads(void **state)
@@ -255,6 +306,24 @@ static void tcp(void **state)
     walk("tcp");
 }
 
+static void no_thread_for_a_rank(void **state)
+{
+    struct hkt_comm *comms[RANKS];
+
+    (void)state;
+    set_up("thread");
+    for (int r = 0; r < RANKS; r++) {
+        const int fds = ranks_count_fds();
+        const int64_t began_ms = ranks_now_ms();
+
+        atomic_store(&refused, r + 1);
+        assert_int_equal(hkt_comm_init_all(comms, RANKS, NULL), HKT_ERR_SYSTEM);
+        assert_non_null(strstr(hkt_last_error(), "cannot start a thread for rank"));
+        assert_true(ranks_now_ms() - began_ms < INIT_LIMIT_S * 1000);
+        assert_int_equal(ranks_count_fds(), fds);
+    }
+}
+
 int main(int argc, char **argv)
 {
     if (argc > 1 && strcmp(argv[1], "all") == 0)
@@ -262,7 +331,8 @@ int main(int argc, char **argv)
     else if (ranks_small())
         stride = 97;
 
-    const struct CMUnitTest tests[] = {cmocka_unit_test(threads), cmocka_unit_test(tcp)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(threads), cmocka_unit_test(tcp),
+                                       cmocka_unit_test(no_thread_for_a_rank)};
 
     return cmocka_run_group_tests_name("alloc", tests, NULL, NULL);
 }

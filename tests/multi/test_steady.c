@@ -1,7 +1,8 @@
 /* What could break: a call that has been made before, alone, in a group of few or of many, now or on a stream, allocates
  * memory, or makes a system call that is not a wait. After a warm-up, allocations are counted at the linker (--wrap), below
  * the library's own counter, which must agree; system calls are refused by a seccomp filter, in the thread of the stream
- * too: the first one that is neither a yield nor a futex ends the test with its number. Links the library's objects, so that their calls of malloc are the ones wrapped. */
+ * too: the first one that is neither a yield nor a futex ends the test with its number. A rank that shares a core changes where it may run although HOCKET_SPREAD=0, or is left with fewer
+ * cores than it had. Links the library's objects, so that their calls of malloc are the ones wrapped. */
 #include <errno.h>
 #include <linux/audit.h>
 #include <linux/filter.h>
@@ -378,11 +379,111 @@ static void steady_threads_allocate_nothing(void **state)
     ranks_run(&job);
 }
 
+/* ---- cores ---- */
+
+static _Atomic int affinity_calls;
+
+int __real_sched_getaffinity(pid_t tid, size_t bytes, cpu_set_t *cpus);
+int __real_sched_setaffinity(pid_t tid, size_t bytes, const cpu_set_t *cpus);
+int __wrap_sched_getaffinity(pid_t tid, size_t bytes, cpu_set_t *cpus);
+int __wrap_sched_setaffinity(pid_t tid, size_t bytes, const cpu_set_t *cpus);
+
+int __wrap_sched_getaffinity(pid_t tid, size_t bytes, cpu_set_t *cpus)
+{
+    atomic_fetch_add(&affinity_calls, 1);
+    return __real_sched_getaffinity(tid, bytes, cpus);
+}
+
+int __wrap_sched_setaffinity(pid_t tid, size_t bytes, const cpu_set_t *cpus)
+{
+    atomic_fetch_add(&affinity_calls, 1);
+    return __real_sched_setaffinity(tid, bytes, cpus);
+}
+
+static void require_cpus(struct ranks_rank *rank, const cpu_set_t *want, const char *when)
+{
+    cpu_set_t is;
+
+    ranks_require(rank, __real_sched_getaffinity(0, sizeof is, &is) == 0 && CPU_EQUAL(&is, want), "%s: other cores", when);
+}
+
+/** The sum of what all ranks say. */
+static int32_t sum_of(struct ranks_rank *rank, int32_t mine)
+{
+    int32_t sum = 0;
+
+    ranks_require_ok(rank, hkt_all_reduce(&mine, &sum, 1, HKT_INT32, HKT_SUM, rank->comm, NULL), "hkt_all_reduce");
+    return sum;
+}
+
+/** The first `count` cores of `from`. */
+static cpu_set_t first_cpus(const cpu_set_t *from, int count)
+{
+    cpu_set_t cpus;
+
+    CPU_ZERO(&cpus);
+    for (int cpu = 0; cpu < CPU_SETSIZE && CPU_COUNT(&cpus) < count; cpu++)
+        if (CPU_ISSET(cpu, from))
+            CPU_SET(cpu, &cpus);
+    return cpus;
+}
+
+/** All ranks on one of two cores, bound to it, then free. */
+static void share_a_core(struct ranks_rank *rank)
+{
+    const bool spreads = *(const bool *)rank->arg;
+    cpu_set_t both;
+
+    ranks_require(rank, __real_sched_getaffinity(0, sizeof both, &both) == 0, "the cores of a rank");
+    const cpu_set_t one = first_cpus(&both, 1);
+
+    ranks_require(rank, __real_sched_setaffinity(0, sizeof one, &one) == 0, "a rank that can be bound");
+    atomic_store(&affinity_calls, 0);
+    int32_t looked = 0;
+
+    for (int i = 0; i < CALLS || (spreads && looked == 0); i++) /* the rank's deadline ends it */
+        looked = sum_of(rank, atomic_load(&affinity_calls));
+    require_cpus(rank, &one, "bound");
+    ranks_require(rank, __real_sched_setaffinity(0, sizeof both, &both) == 0, "a rank that can be freed");
+    for (int i = 0; i < CALLS; i++)
+        looked = sum_of(rank, atomic_load(&affinity_calls));
+    ranks_require(rank, spreads == (looked > 0), "HOCKET_SPREAD=%d: %d calls about cores", spreads, looked);
+    require_cpus(rank, &both, "free");
+    ranks_require_ok(rank, hkt_comm_destroy(rank->comm), "hkt_comm_destroy");
+    rank->comm = NULL;
+    require_cpus(rank, &both, "after the communicator");
+}
+
+static void ranks_that_share_cores_keep_theirs(void **state)
+{
+    static const char *const settings[][2] = {{"HOCKET_SPREAD=0", NULL}, {"HOCKET_SPREAD=1", NULL}};
+    struct hkt_config config = HKT_CONFIG_INIT;
+    cpu_set_t all;
+
+    (void)state;
+    assert_int_equal(__real_sched_getaffinity(0, sizeof all, &all), 0);
+    const cpu_set_t both = first_cpus(&all, 2);
+
+    if (CPU_COUNT(&both) < 2)
+        skip();
+    config.transport = "shm";
+    assert_int_equal(__real_sched_setaffinity(0, sizeof both, &both), 0); /* ranks inherit it */
+    for (int i = 0; i < 2; i++) {
+        bool spreads = i == 1;
+        const struct ranks_job job = {.kind = RANKS_PROCESSES, .nranks = 4, .settings = settings[i], .config = &config,
+                                      .fn = share_a_core, .arg = &spreads};
+
+        ranks_run(&job);
+    }
+    assert_int_equal(__real_sched_setaffinity(0, sizeof all, &all), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(steady_threads_allocate_nothing),
         cmocka_unit_test(steady_calls_make_no_system_calls),
+        cmocka_unit_test(ranks_that_share_cores_keep_theirs),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,17 +1,21 @@
 /* What could break: a wait that never says that it is long, or says so at every turn; one that makes others' sleep its own
  * while it should only yield; a deadline that is missed because of it; a move that does not start it over; ranks that share
  * cores and do not give them to each other, or crowd on one of them; one that moves where it may not, or stays bound there; a
- * rest where somebody waits for the one that rests, or that is taken twice. */
+ * rest where somebody waits for the one that rests, or that is taken twice; who waits for another thread to leave a turn, and
+ * only yields: under a real-time policy to nobody. */
 #include <pthread.h>
 #include <sched.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stddef.h>
+#include <stdio.h>
 #include <time.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
+#include "comm/comm_int.h"
 #include "exec/seats.h"
 #include "exec/wait.h"
 
@@ -293,6 +297,59 @@ static void who_moves_is_free_again_and_who_is_bound_stays(void **state)
     assert_int_equal(sched_setaffinity(0, sizeof before, &before), 0);
 }
 
+struct drain {
+    struct hkt__turn turn;
+    _Atomic int tid, has_ended;
+};
+
+static void *drain(void *arg)
+{
+    struct drain *d = arg;
+
+    atomic_store(&d->tid, gettid());
+    hkt__turn_drain(&d->turn);
+    atomic_store(&d->has_ended, 1);
+    return NULL;
+}
+
+/** How often a thread has given its core away to sleep; yields do not count. -1: not known. */
+static long sleeps_of(int tid)
+{
+    char path[64], line[128];
+    long count = -1;
+
+    snprintf(path, sizeof path, "/proc/self/task/%d/status", tid);
+    FILE *file = fopen(path, "r");
+
+    while (file != NULL && count < 0 && fgets(line, sizeof line, file) != NULL)
+        (void)sscanf(line, "voluntary_ctxt_switches: %ld", &count);
+    if (file != NULL)
+        fclose(file);
+    return count;
+}
+
+static void who_waits_for_another_to_leave_a_turn_sleeps(void **state)
+{
+    struct drain d = {.tid = 0};
+    const int64_t deadline_ns = hkt__now_ns() + 20000 * MS;
+    pthread_t thread;
+
+    (void)state;
+    assert_int_equal(hkt__turn_init(&d.turn), HKT_OK);
+    assert_int_equal(hkt__turn_take(&d.turn), 0);
+    atomic_store(&d.turn.serving, 1); /* its runner has passed it on, and was stopped before it left */
+    assert_int_equal(pthread_create(&thread, NULL, drain, &d), 0);
+    while ((atomic_load(&d.tid) == 0 || sleeps_of(atomic_load(&d.tid)) < 10) && hkt__now_ns() < deadline_ns)
+        nanosleep(&(struct timespec){.tv_nsec = 100000}, NULL);
+    const long sleeps = sleeps_of(atomic_load(&d.tid));
+
+    assert_int_equal(atomic_load(&d.has_ended), 0);
+    atomic_store(&d.turn.left, 1);
+    assert_int_equal(pthread_join(thread, NULL), 0);
+    assert_true(sleeps >= 10);
+    hkt__turn_fini(&d.turn);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -304,6 +361,7 @@ int main(void)
         cmocka_unit_test(a_wait_feels_who_else_wants_the_core),
         cmocka_unit_test(the_last_of_a_full_core_moves),
         cmocka_unit_test(who_moves_is_free_again_and_who_is_bound_stays),
+        cmocka_unit_test(who_waits_for_another_to_leave_a_turn_sleeps),
     };
 
     return cmocka_run_group_tests_name("wait", tests, NULL, NULL);
