@@ -3,7 +3,8 @@
 is touched, and every kernel that moves elements loads and stores 16 bytes at a time.
 
 Instructions are decoded from the binaries by what Volta and all later generations share: 16 bytes each, the operation in
-bits 0 to 11, the width of an access in bits 73 to 75. Usage: compiled.py FOLDER..., each with report.txt and *.cubin."""
+bits 0 to 11, the width of an access in bits 73 to 75. Usage: compiled.py GENERATION[,GENERATION...] FOLDER..., each folder with
+report.txt and *.cubin."""
 import collections
 import glob
 import os
@@ -11,7 +12,6 @@ import re
 import struct
 import sys
 
-GENERATIONS = ('sm_80', 'sm_90', 'sm_100', 'sm_120')
 OPERATIONS = {0x381: 'LDG', 0x981: 'LDG', 0x386: 'STG', 0x986: 'STG', 0x983: 'LDL', 0x387: 'STL', 0x987: 'STL'}
 WIDTHS = (8, 8, 16, 16, 32, 64, 128, 128)
 BYTEWISE = ('checksum', 'plan_note') # the one reads bytes, the other its parameters
@@ -45,11 +45,11 @@ def reported(text):
         r'\s*(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads', text)}
 
 
-def check(folder, wrong):
+def check(folder, generations, wrong):
     with open(os.path.join(folder, 'report.txt'), encoding='utf-8') as file:
         report = reported(file.read())
     nkernels = 0
-    for generation in GENERATIONS:
+    for generation in generations:
         cubins = glob.glob(os.path.join(folder, f'*{generation}.cubin'))
         if len(cubins) != 1:
             wrong.append(f'{folder}: {len(cubins)} binaries for {generation}')
@@ -68,7 +68,8 @@ def check(folder, wrong):
 
 def main():
     wrong = []
-    nkernels = sum(check(folder, wrong) for folder in sys.argv[1:])
+    generations = ['sm_' + number for number in sys.argv[1].split(',')]
+    nkernels = sum(check(folder, generations, wrong) for folder in sys.argv[2:])
     print(*wrong, sep='\n')
     print(f'{nkernels} compiled kernels looked at, {len(wrong)} things to mend')
     sys.exit(1 if wrong or nkernels == 0 else 0)

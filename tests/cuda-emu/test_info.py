@@ -17,6 +17,7 @@ import sys
 import tempfile
 import unittest
 
+SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 BUILD, EMULATED, DRIVER_HERE, NVCC = [os.path.abspath(argument) if argument else '' for argument in
                                       (sys.argv[1:] + [''])[:4]]
 sys.argv[1:] = []
@@ -105,8 +106,8 @@ class Info(unittest.TestCase):
             commands = json.load(file)
         looked_at = 0
         for command in commands:
-            source = os.path.normpath(os.path.join(command['directory'], command['file']))
-            if re.search(r'/(src|tools)/[^/]+(/[^/]+)?\.c$', source) and '/tests/' not in source:
+            source = os.path.relpath(os.path.join(command['directory'], command['file']), SOURCE)
+            if re.fullmatch(r'(src|tools)/[^/]+(/[^/]+)?\.c', source):
                 looked_at += 1
                 self.assertNotRegex(command['command'], r'cuda[^/ ]*/(include|targets)|-D\S*CUDA', source)
         self.assertGreater(looked_at, 100)
