@@ -7,6 +7,7 @@
 
 #ifdef HKT__HAVE_HWLOC
 #include <hwloc.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -199,9 +200,13 @@ enum hkt_status hkt__topo_hwloc_items(bool devices, struct hkt__topo_items *item
                   { HWLOC_OBJ_L3CACHE, HKT_TOPO_L3 },
                   { HWLOC_OBJ_CORE, HKT_TOPO_CORE },
                   { HWLOC_OBJ_PU, HKT_TOPO_PU } };
+    static pthread_mutex_t loading = PTHREAD_MUTEX_INITIALIZER; /* libudev, which hwloc asks, has unguarded state of the process */
     hwloc_topology_t hw = NULL;
+
+    pthread_mutex_lock(&loading);
     enum hkt_status rc = load(devices, &hw);
 
+    pthread_mutex_unlock(&loading);
     if (rc < 0)
         return rc;
     for (size_t i = 0; i < sizeof types / sizeof types[0] && rc == HKT_OK; i++)
