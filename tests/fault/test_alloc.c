@@ -24,7 +24,7 @@
 
 enum { RANKS = 3, MANY = 20, INIT_LIMIT_S = 60 };
 
-static int stride = 19;
+static int stride = 29;
 static _Atomic int ended;     /* ranks that make no more calls */
 
 struct life {
@@ -329,7 +329,7 @@ int main(int argc, char **argv)
     if (argc > 1 && strcmp(argv[1], "all") == 0)
         stride = 1;
     else if (ranks_small())
-        stride = 97;
+        stride = 149;
 
     const struct CMUnitTest tests[] = {cmocka_unit_test(threads), cmocka_unit_test(tcp),
                                        cmocka_unit_test(no_thread_for_a_rank)};
