@@ -168,7 +168,7 @@ static void wait_beside(bool yields, struct hkt__wait_policy *policy, bool (*is_
 {
     static const struct hkt__wait_place place = {.host_ranks = 2, .cores = 2, .is_network = true};
     struct company company = {.yields = yields};
-    const int64_t deadline_ns = hkt__now_ns() + 20000 * MS;
+    const int64_t deadline_ns = hkt__now_ns() + 40000 * MS;
     cpu_set_t before, one;
     pthread_t thread;
 
