@@ -185,28 +185,9 @@ static void streams(struct life *life)
     hkt_event_destroy(event);
 }
 
-/** Reading the machine takes a hundred times as long as the rest: only in lives whose allocation fails here, or later. */
-static bool reads_machines;
-static _Atomic uint64_t count_before_machines;
-
-static void machines(struct life *life)
-{
-    struct hkt_topo *all = NULL;
-    int nodes[RANKS] = {-1, -1, -1};
-
-    if (!reads_machines)
-        return;
-    if (hkt_comm_rank(life->comm) == 0)
-        atomic_store(&count_before_machines, hkt__mem_count());
-    const enum hkt_status rc = hkt_comm_topo(life->comm, &all, nodes);
-
-    check(life, rc, "hkt_comm_topo", all != NULL && nodes[RANKS - 1] >= 0);
-    hkt_topo_destroy(all);
-}
-
 static void *live(void *arg)
 {
-    static void (*const steps[])(struct life *) = {sums, groups, splits, memory, streams, machines};
+    static void (*const steps[])(struct life *) = {sums, groups, splits, memory, streams};
     struct life *life = arg;
 
     for (size_t i = 0; i < sizeof steps / sizeof steps[0] && hkt_comm_status(life->comm) == HKT_OK; i++)
@@ -270,28 +251,21 @@ static void walk(const char *transport)
     int64_t k = 1;
 
     set_up(transport);
-    reads_machines = true;
-    const uint64_t start = hkt__mem_count();
-
     assert_true(live_once(0));
-    const int64_t machines_at = (int64_t)(atomic_load(&count_before_machines) - start);
     const int fds = ranks_count_fds();
 
     for (;; k += stride) {
         const uint64_t before = hkt__mem_count();
-
-        reads_machines = k >= machines_at;
         const bool ok = live_once(k);
 
         hkt__mem_fail_at(0);
-        if (ok && reads_machines && hkt__mem_count() - before < (uint64_t)k)
+        if (ok && hkt__mem_count() - before < (uint64_t)k)
             break;
         if (ranks_count_fds() != fds)
             fail_msg("allocation %lld failed and left %d descriptors open", (long long)k, ranks_count_fds() - fds);
         assert_true(k < 20000);
     }
-    printf("%s: every %d. of %lld allocations failed in turn, those from %lld on while machines were read\n", transport, stride,
-           (long long)k - 1, (long long)machines_at);
+    printf("%s: every %d. of %lld allocations failed in turn\n", transport, stride, (long long)k - 1);
 }
 
 static void threads(void **state)
@@ -324,6 +298,79 @@ static void no_thread_for_a_rank(void **state)
     }
 }
 
+/* ---- the machines of a communicator ---- */
+
+static int64_t view_fails_at; /* of the last rank's allocations in hkt_comm_topo */
+
+/** Wait until nobody has allocated for a while: the others wait in the exchange. If they are only slow it is one of them whose
+ *  allocation fails, and all the same must hold. */
+static void await_stillness(void)
+{
+    for (int still = 0; still < 50;) {
+        const uint64_t before = hkt__mem_count();
+
+        ranks_sleep_ms(1);
+        still = hkt__mem_count() == before ? still + 1 : 0;
+    }
+}
+
+static void *view(void *arg)
+{
+    struct life *life = arg;
+    struct hkt_topo *all = NULL;
+    const bool is_last = hkt_comm_rank(life->comm) == RANKS - 1;
+
+    if (is_last) {
+        await_stillness();
+        hkt__mem_fail_at(view_fails_at);
+    }
+    note(life, hkt_comm_topo(life->comm, &all, NULL), "hkt_comm_topo");
+    if (is_last)
+        hkt__mem_fail_at(0);
+    hkt_topo_destroy(all);
+    for (atomic_fetch_add(&ended, 1); atomic_load(&ended) < RANKS;)
+        ranks_sleep_ms(1);
+    (void)!hkt_comm_destroy(life->comm); /* it may have failed by now, on ranks that had their graph before */
+    return NULL;
+}
+
+static void machines_without_memory(void **state)
+{
+    struct hkt_topo *own = NULL;
+    int nwithout = 0;
+
+    (void)state;
+    set_up("thread");
+    const uint64_t start = hkt__mem_count();
+
+    assert_int_equal(hkt_topo_detect(&own), HKT_OK);
+    const int64_t detection = (int64_t)(hkt__mem_count() - start);
+
+    hkt_topo_destroy(own);
+    for (int k = 1; k <= 4; k++) { /* the first ones of the exchange */
+        struct hkt_comm *comms[RANKS];
+        struct life lives[RANKS] = {{0}};
+        int nfailed = 0;
+
+        view_fails_at = detection + k;
+        atomic_store(&ended, 0);
+        assert_int_equal(hkt_comm_init_all(comms, RANKS, NULL), HKT_OK);
+        for (int r = 0; r < RANKS; r++) {
+            lives[r].comm = comms[r];
+            assert_int_equal(pthread_create(&lives[r].thread, NULL, view, &lives[r]), 0);
+        }
+        for (int r = 0; r < RANKS; r++)
+            pthread_join(lives[r].thread, NULL);
+        for (int r = 0; r < RANKS; r++) {
+            nfailed += lives[r].status < 0;
+            if (lives[r].status == HKT_ERR_TIMEOUT)
+                fail_msg("allocation %d: rank %d: %s", k, r, lives[r].text);
+        }
+        nwithout += lives[RANKS - 1].status == HKT_ERR_NOMEM && nfailed == RANKS;
+    }
+    assert_true(nwithout >= 1);
+}
+
 int main(int argc, char **argv)
 {
     if (argc > 1 && strcmp(argv[1], "all") == 0)
@@ -332,7 +379,7 @@ int main(int argc, char **argv)
         stride = 149;
 
     const struct CMUnitTest tests[] = {cmocka_unit_test(threads), cmocka_unit_test(tcp),
-                                       cmocka_unit_test(no_thread_for_a_rank)};
+                                       cmocka_unit_test(no_thread_for_a_rank), cmocka_unit_test(machines_without_memory)};
 
     return cmocka_run_group_tests_name("alloc", tests, NULL, NULL);
 }

@@ -426,7 +426,8 @@ static void stages_and_schedules_give_the_same_bits(void **state)
         const struct outcome want = run((struct job){ .layout = { .nranks = 2, .dp = 2 }, .dtype = dtypes[d], .dropout = 1 });
 
         for (size_t i = 0; i < sizeof same / sizeof same[0]; i++)
-            require_close((struct job){ .layout = same[i], .dtype = dtypes[d], .dropout = 1 }, &want, 0);
+            if (!ranks_small() || i % 2 == (size_t)d) /* sanitizers: each layout once */
+                require_close((struct job){ .layout = same[i], .dtype = dtypes[d], .dropout = 1 }, &want, 0);
     }
 }
 
