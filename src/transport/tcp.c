@@ -27,6 +27,8 @@
 /* What an epoll entry of a domain is about; sockets have no name, whoever polls finds their data. */
 enum { EVENT_SOCKET, EVENT_WAKE, EVENT_DOOR };
 
+#define SLICE_BYTES ((size_t)128 << 10)
+#define SLICE_LINK_NS_PER_BYTE 0.8
 #define CONNECT_POLL_NS INT64_C(20000000) /* a sleeper that connects looks after its deadlines this often */
 #define LINGER_NS INT64_C(500000000)      /* closing on a peer that still sends: for what it has not acknowledged */
 
@@ -60,6 +62,25 @@ static enum hkt_status tcp_probe(const struct hkt__settings *settings)
     return choose(settings, addrs, &count) == HKT_OK ? HKT_OK : HKT_ERR_UNSUPPORTED;
 }
 
+static bool is_alone(const struct hkt__tcp *tcp)
+{
+    bool is_alone = true;
+
+    for (int i = 0; i < tcp->job_nranks && tcp->peers != NULL; i++)
+        is_alone = is_alone && (i == tcp->job_rank || tcp->peers[i].addr_count == 0 || tcp->peers[i].host_id != tcp->own.host_id);
+    return is_alone;
+}
+
+/* 0: the usual. A rank that has its host's link to itself, at 10 Gbit/s or more: between 2 and 4 such hosts pieces of 128 KiB took 0.65
+ * to 0.95 of the time that those of 64 KiB take, from 256 KiB on. At 1 Gbit/s they fill a broadcast's pipeline later: 1.2. With several
+ * ranks per host nothing is gained for sure. (docs/bench/2026-11-30-hosts.md) */
+static size_t slice_bytes(const struct hkt__tcp *tcp)
+{
+    const bool is_fast = tcp->link_ns_per_byte > 0 && tcp->link_ns_per_byte <= SLICE_LINK_NS_PER_BYTE;
+
+    return is_fast && is_alone(tcp) ? SLICE_BYTES : 0;
+}
+
 static void tcp_query(const struct hkt__tp *tp, struct hkt__tp_caps *out_caps)
 {
     const struct hkt__tcp *tcp = (const struct hkt__tcp *)tp;
@@ -67,6 +88,7 @@ static void tcp_query(const struct hkt__tp *tp, struct hkt__tp_caps *out_caps)
     /* Loopback between two processes of a 2-core virtual machine: 8 bytes one way 4-6 us spinning, stream 2.5-4 GB/s. A
      * network adds to the first and may take from the second; a tuning table replaces both. */
     *out_caps = (struct hkt__tp_caps){.flags = 0, .latency_ns = 6000, .ns_per_byte = 0.33,
+                                     .slice_bytes = tcp != NULL ? slice_bytes(tcp) : 0,
                                      .link_ns_per_byte = tcp != NULL ? tcp->link_ns_per_byte : 0};
 }
 
