@@ -1,6 +1,6 @@
 /* `hocket tune`: measures what things cost on this machine and writes a table that hocket then chooses by. First it times all
  * candidates of each collective at a few sizes and fits the prices of the cost model to that; then it times, at more sizes,
- * those that the model with these prices cannot tell apart (within a factor of 2), and notes the winners. */
+ * those that the model with these prices cannot tell apart (tune_contest.c), and notes the winners. */
 #include <errno.h>
 #include <getopt.h>
 #include <stdlib.h>
@@ -11,7 +11,6 @@
 #include "tools.h"
 #include "tune.h"
 
-#define CONTESTED 2.0      /* times the best prediction */
 #define FIT_FACTOR 32      /* between sizes the prices are fitted at */
 
 static const char help_text[] =
@@ -26,8 +25,8 @@ static const char help_text[] =
     "  -c, --collectives LIST all_reduce,broadcast,...; default: all\n"
     "  -b, --minbytes SIZE    smallest vector; default 8\n"
     "  -e, --maxbytes SIZE    largest vector; default 32M\n"
-    "  -f, --stepfactor N     between sizes; default 4\n"
-    "  -r, --rounds N         timed rounds of each case, 3 to 1000; default 15\n"
+    "  -f, --stepfactor N     between sizes; default 2\n"
+    "  -r, --rounds N         timed rounds of each case, 3 to 1000; default 7, and that in each of 4 starts; 15 with --check\n"
     "  -C, --check            write nothing: measure all candidates, and say how good choices and predictions are\n"
     "  -j, --json FILE        with --check: everything that was measured\n"
     "  -h, --help             this text\n";
@@ -89,7 +88,7 @@ static int read_options(int argc, char **argv, struct tune_options *options)
         {"help", no_argument, NULL, 'h'},              {NULL, 0, NULL, 0},
     };
 
-    *options = (struct tune_options){.bytes_min = 8, .bytes_max = 32u << 20, .factor = 4, .rounds = 15};
+    *options = (struct tune_options){.bytes_min = 8, .bytes_max = 32u << 20, .factor = 2};
     memset(options->colls, 1, sizeof options->colls);
     opterr = 0;
     for (int flag; (flag = getopt_long(argc, argv, ":n:o:t:c:b:e:f:r:Cj:h", names, NULL)) != -1;) {
@@ -108,6 +107,8 @@ static int read_options(int argc, char **argv, struct tune_options *options)
         return hkt_tool_usage("tune", "\"%s\" is one argument too many", argv[optind]);
     if (options->bytes_max < options->bytes_min)
         return hkt_tool_usage("tune", "--maxbytes is less than --minbytes");
+    if (options->rounds == 0)
+        options->rounds = options->is_check ? 15 : 7; /* in each of TUNE_STARTS */
     return -1;
 }
 
@@ -182,93 +183,6 @@ static enum hkt_status take_samples(struct tune_rank *rank, struct tune_samples 
     return rc;
 }
 
-/** One size of a series: measure what is contested, and note how far predictions are off. */
-static enum hkt_status contest(struct tune_rank *rank, int s, const double *prices, struct tune_curve *curve,
-                               struct tune_choices *choices)
-{
-    struct hkt_candidate candidates[TUNE_ALGOS_MAX];
-    struct tune_case c = curve->series.kind;
-    bool which[TUNE_ALGOS_MAX] = {false};
-    double us[TUNE_ALGOS_MAX];
-    int best = -1, contested = 0;
-
-    c.bytes = curve->series.sizes[s];
-    const int count = tune_candidates(rank, &c, prices, candidates);
-
-    for (int k = 0; k < count; k++)
-        if (candidates[k].unfit[0] == '\0' && (best < 0 || candidates[k].predicted_us < candidates[best].predicted_us))
-            best = k;
-    for (int k = 0; k < count; k++) {
-        which[k] = candidates[k].unfit[0] == '\0' && candidates[k].predicted_us <= CONTESTED * candidates[best].predicted_us;
-        contested += which[k];
-    }
-    choices->cases++;
-    curve->winner[s] = -1;
-    if (contested < 2)
-        return count < 0 ? HKT_ERR_INVALID : HKT_OK;
-    choices->measured++;
-    const enum hkt_status rc = tune_measure(rank, &c, which, us);
-
-    for (int k = 0; k < count && rc == HKT_OK; k++) {
-        if (!which[k])
-            continue;
-        curve->ratio[s][k] = us[k] / candidates[k].predicted_us;
-        if (curve->winner[s] < 0 || us[k] < us[curve->winner[s]])
-            curve->winner[s] = k;
-    }
-    return rc;
-}
-
-/** Make room for a size after size number s. */
-static void insert_size(struct tune_curve *curve, int s, size_t bytes)
-{
-    const size_t after = (size_t)(curve->series.count - s - 1);
-
-    memmove(&curve->series.sizes[s + 2], &curve->series.sizes[s + 1], after * sizeof curve->series.sizes[0]);
-    memmove(&curve->ratio[s + 2], &curve->ratio[s + 1], after * sizeof curve->ratio[0]);
-    memmove(&curve->winner[s + 2], &curve->winner[s + 1], after * sizeof curve->winner[0]);
-    memset(&curve->ratio[s + 1], 0, sizeof curve->ratio[0]);
-    curve->series.sizes[s + 1] = bytes;
-    curve->series.count++;
-}
-
-/** Where two sizes have different winners it matters which is the better one between them: measure there too. */
-static enum hkt_status contest_between(struct tune_rank *rank, const double *prices, struct tune_curve *curve,
-                                       struct tune_choices *choices)
-{
-    enum hkt_status rc = HKT_OK;
-
-    for (int s = curve->series.count - 2; s >= 0 && rc == HKT_OK && curve->series.count < TUNE_SIZES_MAX; s--) {
-        const size_t low = curve->series.sizes[s], high = curve->series.sizes[s + 1];
-        const size_t middle = tune_round_bytes(rank, curve->series.kind.coll, tune_between(low, high));
-
-        if (curve->winner[s] == curve->winner[s + 1] || middle <= low || middle >= high)
-            continue;
-        insert_size(curve, s, middle);
-        rc = contest(rank, s + 1, prices, curve, choices);
-    }
-    return rc;
-}
-
-static enum hkt_status contest_all(struct tune_rank *rank, const double *prices, struct tune_choices *choices)
-{
-    struct tune_curve curve;
-    enum hkt_status rc = HKT_OK;
-
-    for (int i = 0; rc == HKT_OK && tune_series_get(rank, i, rank->options->factor, &curve.series); i++) {
-        memset(curve.ratio, 0, sizeof curve.ratio);
-        const int measured = choices->measured;
-
-        for (int s = 0; s < curve.series.count && rc == HKT_OK; s++)
-            rc = contest(rank, s, prices, &curve, choices);
-        if (rc == HKT_OK)
-            rc = contest_between(rank, prices, &curve, choices);
-        if (rc == HKT_OK && choices->measured > measured && !tune_choose(rank, &curve, prices, choices))
-            rc = HKT_ERR_INVALID;
-    }
-    return rc;
-}
-
 static enum hkt_status measure_all(struct tune_rank *rank, double prices[HKT_PRICE_COUNT], struct tune_choices *choices,
                                    double *out_error)
 {
@@ -283,7 +197,7 @@ static enum hkt_status measure_all(struct tune_rank *rank, double prices[HKT_PRI
     if (rc == HKT_OK && rank->rank == 0)
         printf("prices fitted to %d measurements: half of them are predicted within %.0f %%\n", samples.count,
                *out_error * 100);
-    return rc == HKT_OK ? contest_all(rank, prices, choices) : rc;
+    return rc == HKT_OK ? tune_contest(rank, prices, choices) : rc;
 }
 
 /** Whether a file can be written at `path`, whose folders may not be there yet; says why not. */
@@ -343,8 +257,10 @@ static int tune(struct tune_rank *rank)
     if (rc == HKT_OK && rank->rank == 0) {
         rc = hkt_tune_save(rank->comm, path, prices, choices->list, choices->count);
         if (rc == HKT_OK)
-            printf("%d cases, %d contested and measured; table for %d ranks over %s: %s\n", choices->cases, choices->measured,
-                   rank->nranks, hkt_comm_route(rank->comm), path);
+            printf("%d cases, %d contested and measured, in up to %d starts with new memory; in %d the fastest of one start was not "
+                   "that of all\n%d choices%s; table for %d ranks over %s: %s\n", choices->cases, choices->measured, TUNE_STARTS,
+                   choices->unsteady, choices->count, choices->is_full ? ", and no place for more" : "", rank->nranks,
+                   hkt_comm_route(rank->comm), path);
     }
     if (rc < 0)
         hkt_tool_say("tune", "rank %d: %s: %s", rank->rank, hkt_status_name(rc), hkt_last_error());

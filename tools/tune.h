@@ -1,7 +1,6 @@
-/* The parts of `hocket tune`: options and order of work (tune.c), cases (tune_cases.c), measuring (tune_measure.c), the choices made of
- * that (tune_choose.c), the fit of
- * prices (tune_fit.c), the report of --check (tune_check.c). All ranks do the same; what only one can know, rank 0 decides and
- * sends. */
+/* The parts of `hocket tune`: options and order of work (tune.c), cases (tune_cases.c), measuring (tune_measure.c), who is measured
+ * where and how often (tune_contest.c), the choices made of that (tune_choose.c), the fit of prices (tune_fit.c), the report of
+ * --check (tune_check.c). All ranks do the same; what only one can know, rank 0 decides and sends. */
 #ifndef HOCKET_TOOLS_TUNE_H
 #define HOCKET_TOOLS_TUNE_H
 
@@ -12,8 +11,10 @@
 
 #define TUNE_ALGOS_MAX 32   /* of one collective */
 #define TUNE_SIZES_MAX 32
-#define TUNE_CHOICES_MAX 512
+#define TUNE_CHOICES_MAX 1024
+#define TUNE_STARTS 4       /* with communicators and buffers of their own */
 #define TUNE_ROUNDS_MAX 1000
+#define TUNE_SMALL_BYTES ((size_t)131072) /* vectors up to it lie in buffers of their own: their pages are small ones */
 #define TUNE_BYTES_MAX ((size_t)1000000000000000)
 
 struct tune_options {
@@ -45,8 +46,10 @@ struct tune_rank {
     const struct tune_options *options;
     int rank, nranks, nforced;
     bool has_memory;                 /* buffers of hkt_mem_alloc make a difference */
-    unsigned char *own[2], *shared[2]; /* send and receive; allocated; of hkt_mem_alloc */
-    size_t buffer_bytes;
+    struct tune_buffers {            /* send and receive: allocated; of hkt_mem_alloc */
+        unsigned char *own[2], *shared[2];
+        size_t bytes;
+    } buffers[2];                    /* for vectors up to TUNE_SMALL_BYTES, for larger ones */
 };
 
 /** What an algorithm took for a case. */
@@ -76,8 +79,10 @@ const char *tune_case_text(const struct tune_case *c, char *text, size_t bytes);
 /* tune_measure.c */
 HKT_NODISCARD enum hkt_status tune_open(struct tune_rank *rank);
 void tune_close(struct tune_rank *rank);
-/** Time the algorithms marked in `which`, turn and turn about; the times of the others are untouched. The lower quartile over
- *  the rounds of the slowest rank's time: disturbances only ever add. */
+/** New communicators and buffers, but for rank->comm. */
+HKT_NODISCARD enum hkt_status tune_reopen(struct tune_rank *rank);
+/** Time the algorithms marked in `which`, turn and turn about; the times of the others are untouched. The median over the rounds
+ *  of the slowest rank's time. */
 HKT_NODISCARD enum hkt_status tune_measure(struct tune_rank *rank, const struct tune_case *c, const bool *which,
                                            double out_us[TUNE_ALGOS_MAX]);
 
@@ -102,12 +107,17 @@ struct tune_curve {
 struct tune_choices {
     struct hkt_tuned list[TUNE_CHOICES_MAX];
     int count;
-    int cases, measured;
+    bool is_full;                    /* there were more */
+    int cases, measured, unsteady;   /* of the measured: won by one in the first start, by another in all */
 };
 
 /** Add choices for all sizes of a series. False: no candidates. */
 bool tune_choose(const struct tune_rank *rank, const struct tune_curve *curve, const double *prices,
                  struct tune_choices *choices);
+
+/* tune_contest.c */
+/** Measure what predictions by these prices leave open, and add choices. */
+HKT_NODISCARD enum hkt_status tune_contest(struct tune_rank *rank, const double *prices, struct tune_choices *choices);
 
 /* tune_fit.c */
 bool tune_samples_add(struct tune_samples *samples, const struct tune_sample *sample);

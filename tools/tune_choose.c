@@ -1,5 +1,5 @@
 /* From times at a few sizes to choices at all of them. The best algorithm at one size is not the best up to the middle of the
- * next, which may be eight times as large. So between two sizes each algorithm is taken to be off its prediction by as much as
+ * next. So between two sizes each algorithm is taken to be off its prediction by as much as
  * it was found to be at both, in proportion (of logarithms), and the least of these times wins. Small differences do not change
  * the choice: they are noise. */
 #include <math.h>
@@ -8,6 +8,7 @@
 #include "tune.h"
 
 #define STEPS 4         /* looks between two measured sizes, as quotients of equal size */
+#define SPAN 4          /* a choice holds for sizes up to so many times its smallest, whose time it tells */
 #define BETTER 0.97     /* what another algorithm must take of the time of the one chosen for a smaller size */
 
 /** What is chosen at a size. */
@@ -16,8 +17,6 @@ struct pick {
     int algo;           /* -1: nothing yet */
     const char *name;
     double us;
-    int near;           /* the size number that was measured nearest to this one */
-    int near_before;    /* when the last choice was added */
 };
 
 size_t tune_between(size_t a, size_t b)
@@ -69,18 +68,18 @@ static bool best_at(const struct tune_rank *rank, const struct tune_curve *curve
     return true;
 }
 
-/** A choice for sizes from the last one's end up to `to`; the same choice near the same size makes the last one longer. */
-static void extend(struct tune_choices *choices, const struct tune_curve *curve, struct pick *pick, int first, size_t to)
+/** A choice for sizes from the last one's end up to `to`; the same choice makes the last one longer. */
+static void extend(struct tune_choices *choices, const struct tune_curve *curve, const struct pick *pick, int first, size_t to)
 {
     struct hkt_tuned *last = choices->count > first ? &choices->list[choices->count - 1] : NULL;
 
-    if (last != NULL && last->algo == pick->name && pick->near == pick->near_before) {
+    if (last != NULL && last->algo == pick->name && pick->bytes < SPAN * last->bytes_from) {
         last->bytes_to = to;
         return;
     }
-    if (choices->count == TUNE_CHOICES_MAX)
+    choices->is_full |= choices->count == TUNE_CHOICES_MAX;
+    if (choices->is_full)
         return;
-    pick->near_before = pick->near;
     choices->list[choices->count++] = (struct hkt_tuned){
         .coll = curve->series.kind.coll, .in_place = curve->series.kind.in_place, .registered = curve->series.kind.registered,
         .bytes_from = last == NULL ? 0 : last->bytes_to + 1, .bytes_to = to, .algo = pick->name, .measured_us = pick->us};
@@ -99,7 +98,6 @@ bool tune_choose(const struct tune_rank *rank, const struct tune_curve *curve, c
         const double high = look.s + 1 < series->count ? (double)series->sizes[look.s + 1] : low;
         const double step = pow(high / low, 1.0 / STEPS);
 
-        pick.near = look.s + (look.share >= 0.5);
         pick.bytes = series->sizes[look.s] == 0 ? 0 : (size_t)(low * pow(high / low, look.share));
         if (!best_at(rank, curve, &look, &pick))
             return false;

@@ -1,5 +1,7 @@
-/* Measuring: one communicator per algorithm number, so that algorithms can take turns call by call, which makes whatever
- * disturbs the machine disturb all of them alike. */
+/* Measuring: one communicator per algorithm number, so that algorithms can take turns, which makes whatever disturbs the machine
+ * disturb all of them alike. What one leaves in the caches must not: 2 ranks gathered 4.7 MB to all in 350 us by an algorithm
+ * after itself, in 530 after another one. So whoever's turn it is makes a call that is not timed first. */
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -9,11 +11,12 @@
 
 #define BATCH_US 150.0     /* calls timed in one go take at least this long */
 #define BATCH_CALLS 300
-#define ALGO_US 300000.0   /* what one algorithm may take for one case, but for its least number of rounds */
-#define ROUNDS_LEAST 3
-#define PILOTS 3           /* to find that out */
-#define PILOT_CALLS 10     /* each, of calls up to PILOT_BYTES; one of larger ones */
-#define PILOT_BYTES 65536
+#define ALGO_US 30000.0    /* what one algorithm may take for one case in one start, but for its least number of rounds */
+#define ALGO_CHECK_US 300000.0 /* the same with --check */
+#define ROUNDS_LEAST 2
+#define PILOTS 3           /* to find that out: of PILOT_CALLS, of vectors up to PILOT_BYTES */
+#define PILOT_CALLS 10
+#define PILOT_BYTES 262144
 
 static double now_us(void)
 {
@@ -38,36 +41,66 @@ static bool force_list(int k, char *list, size_t bytes)
     return used > 0 && used < bytes;
 }
 
-static enum hkt_status open_buffers(struct tune_rank *rank)
+/** Buffers for vectors of `bytes`. */
+static enum hkt_status open_buffers(struct tune_rank *rank, size_t bytes, struct tune_buffers *buffers)
 {
     enum hkt_status rc = HKT_OK;
 
-    rank->buffer_bytes = (rank->options->bytes_max + (size_t)rank->nranks * 16 + 8191) / 4096 * 4096;
+    buffers->bytes = (bytes + (size_t)rank->nranks * 16 + 8191) / 4096 * 4096;
     for (int i = 0; i < 2 && rc == HKT_OK; i++) {
         void *memory = NULL;
 
-        rank->own[i] = aligned_alloc(4096, rank->buffer_bytes);
-        if (rank->own[i] == NULL) {
-            hkt_tool_say("tune", "no memory for buffers of %zu bytes", rank->buffer_bytes);
+        buffers->own[i] = aligned_alloc(4096, buffers->bytes);
+        if (buffers->own[i] == NULL) {
+            hkt_tool_say("tune", "no memory for buffers of %zu bytes", buffers->bytes);
             return HKT_ERR_NOMEM;
         }
-        memset(rank->own[i], 0, rank->buffer_bytes);
+        memset(buffers->own[i], 0, buffers->bytes);
         if (!rank->has_memory)
             continue;
-        rc = hkt_mem_alloc(&memory, rank->buffer_bytes, rank->comm);
-        rank->shared[i] = memory;
+        rc = hkt_mem_alloc(&memory, buffers->bytes, rank->comm);
+        buffers->shared[i] = memory;
         if (rc == HKT_OK)
-            memset(memory, 0, rank->buffer_bytes);
+            memset(memory, 0, buffers->bytes);
         for (int k = 0; k < rank->nforced && rc == HKT_OK; k++)
-            rc = hkt_comm_register(rank->forced[k], memory, rank->buffer_bytes);
+            rc = hkt_comm_register(rank->forced[k], memory, buffers->bytes);
     }
     return rc;
+}
+
+/** A communicator for each algorithm number, and buffers. */
+static enum hkt_status open_field(struct tune_rank *rank)
+{
+    const size_t bytes = rank->options->bytes_max;
+    struct hkt_config config = HKT_CONFIG_INIT;
+    char list[2048];
+
+    config.transport = rank->options->transport;
+    while (rank->nforced < TUNE_ALGOS_MAX && force_list(rank->nforced, list, sizeof list)) {
+        config.algo = list;
+        const enum hkt_status rc = hkt_comm_split(rank->comm, 0, rank->rank, &config, &rank->forced[rank->nforced]);
+
+        if (rc < 0)
+            return rc;
+        rank->nforced++;
+    }
+    const enum hkt_status rc = open_buffers(rank, bytes < TUNE_SMALL_BYTES ? bytes : TUNE_SMALL_BYTES, &rank->buffers[0]);
+
+    return rc == HKT_OK && bytes > TUNE_SMALL_BYTES ? open_buffers(rank, bytes, &rank->buffers[1]) : rc;
+}
+
+static void close_field(struct tune_rank *rank)
+{
+    for (int k = 0; k < rank->nforced; k++)
+        (void)hkt_comm_destroy(rank->forced[k]);
+    rank->nforced = 0;
+    for (int i = 0; i < 4; i++)
+        free(rank->buffers[i / 2].own[i % 2]);
 }
 
 enum hkt_status tune_open(struct tune_rank *rank)
 {
     struct hkt_config config = HKT_CONFIG_INIT;
-    char list[2048];
     enum hkt_status rc;
 
     config.transport = rank->options->transport;
@@ -79,23 +112,24 @@ enum hkt_status tune_open(struct tune_rank *rank)
     rank->has_memory = strcmp(hkt_comm_route(rank->comm), "shm") == 0;
     if (rank->nranks == 1)
         return HKT_OK;
-    while (rank->nforced < TUNE_ALGOS_MAX && force_list(rank->nforced, list, sizeof list)) {
-        config.algo = list;
-        rc = hkt_comm_split(rank->comm, 0, rank->rank, &config, &rank->forced[rank->nforced]);
-        if (rc < 0)
-            return rc;
-        rank->nforced++;
-    }
-    return open_buffers(rank);
+    return open_field(rank);
+}
+
+enum hkt_status tune_reopen(struct tune_rank *rank)
+{
+    enum hkt_status rc = hkt_barrier(rank->comm, NULL);
+
+    close_field(rank);
+    for (int i = 0; i < 4 && rc == HKT_OK; i++)
+        rc = hkt_mem_free(rank->buffers[i / 2].shared[i % 2], rank->comm);
+    memset(rank->buffers, 0, sizeof rank->buffers);
+    return rc == HKT_OK ? open_field(rank) : rc;
 }
 
 void tune_close(struct tune_rank *rank)
 {
-    for (int k = 0; k < rank->nforced; k++)
-        (void)hkt_comm_destroy(rank->forced[k]);
+    close_field(rank);
     (void)hkt_comm_destroy(rank->comm); /* shared buffers end with it */
-    free(rank->own[0]);
-    free(rank->own[1]);
 }
 
 /** The case as perf_call takes it. */
@@ -110,11 +144,15 @@ static struct perf_case call_of(const struct tune_rank *rank, const struct tune_
 
 static enum hkt_status time_calls(struct tune_rank *rank, const struct tune_case *c, int algo, int calls, double *out_us)
 {
+    const struct tune_buffers *buffers = &rank->buffers[c->bytes > TUNE_SMALL_BYTES];
     struct perf_rank perf = {.comm = rank->forced[algo], .rank = rank->rank, .nranks = rank->nranks,
-                             .send = c->registered ? rank->shared[0] : rank->own[0],
-                             .recv = c->registered ? rank->shared[1] : rank->own[1]};
+                             .send = c->registered ? buffers->shared[0] : buffers->own[0],
+                             .recv = c->registered ? buffers->shared[1] : buffers->own[1]};
     const struct perf_case call = call_of(rank, c);
     enum hkt_status rc = hkt_barrier(rank->comm, NULL);
+
+    if (rc == HKT_OK)
+        rc = perf_call(&perf, &call); /* the caches are as its calls leave them */
     const double start = now_us();
 
     for (int i = 0; i < calls && rc == HKT_OK; i++)
@@ -135,16 +173,16 @@ struct field {
 static enum hkt_status find_pace(struct tune_rank *rank, const struct tune_case *c, struct entrant *entrant)
 {
     double us = 0, second = 0;
-    enum hkt_status rc = time_calls(rank, c, entrant->algo, 1, &us); /* opens channels, touches memory */
+    enum hkt_status rc = time_calls(rank, c, entrant->algo, 1, &us); /* the first opens channels and touches memory */
 
-    for (int i = 0; i < PILOTS && rc == HKT_OK; i++) {
-        rc = time_calls(rank, c, entrant->algo, c->bytes <= PILOT_BYTES ? PILOT_CALLS : 1, &second); /* as many on all ranks */
+    for (int i = 0; i < PILOTS && c->bytes <= PILOT_BYTES && rc == HKT_OK; i++) {
+        rc = time_calls(rank, c, entrant->algo, PILOT_CALLS, &second); /* as many on all ranks */
         us = second < us ? second : us;
     }
     us = us > 0.05 ? us : 0.05;
-    const double calls = BATCH_US / us, rounds = ALGO_US / (us > BATCH_US ? us : BATCH_US);
+    const double calls = ceil(BATCH_US / us), rounds = (rank->options->is_check ? ALGO_CHECK_US : ALGO_US) / (us * (calls + 1));
 
-    entrant->calls = calls < 1 ? 1 : calls > BATCH_CALLS ? BATCH_CALLS : (int32_t)calls;
+    entrant->calls = calls > BATCH_CALLS ? BATCH_CALLS : (int32_t)calls;
     entrant->rounds = rounds < ROUNDS_LEAST              ? ROUNDS_LEAST
                       : rounds > rank->options->rounds ? rank->options->rounds
                                                        : (int32_t)rounds;
@@ -158,11 +196,11 @@ static int compare_doubles(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/** What `count` values reach by that share of them; sorts them. */
-static double quantile(double *values, int count, double share)
+/** The lower one of an even number; sorts them. */
+static double median(double *values, int count)
 {
     qsort(values, (size_t)count, sizeof *values, compare_doubles);
-    return values[(int)(count * share)];
+    return values[(count - 1) / 2];
 }
 
 /** Gives *out_times [entrant * rounds + round]: a call's time on the slowest rank. */
@@ -210,7 +248,7 @@ enum hkt_status tune_measure(struct tune_rank *rank, const struct tune_case *c, 
     if (rc == HKT_OK)
         rc = take_turns(rank, c, &field, &times);
     for (int i = 0; i < field.count && rc == HKT_OK; i++)
-        out_us[field.entrants[i].algo] = quantile(&times[i * rank->options->rounds], field.entrants[i].rounds, 0.25);
+        out_us[field.entrants[i].algo] = median(&times[i * rank->options->rounds], field.entrants[i].rounds);
     free(times);
     return rc;
 }
@@ -222,7 +260,7 @@ static double median_ratio(const struct tune_rank *rank, const double *times, in
 
     for (int i = 0; i < rounds; i++)
         ratios[i] = times[over * rank->options->rounds + i] / times[under * rank->options->rounds + i];
-    return quantile(ratios, rounds, 0.5);
+    return median(ratios, rounds);
 }
 
 enum hkt_status tune_duel(struct tune_rank *rank, const struct tune_case *c, int algo, int rival, struct tune_duel *out_duel)

@@ -7,7 +7,7 @@
 #include "cost/model.h"
 
 #define HKT__TUNE_TABLES_MAX 4
-#define HKT__TUNE_ROWS_MAX 512
+#define HKT__TUNE_ROWS_MAX 1024
 #define HKT__TUNE_FILE_MAX (1 << 20) /* bytes: nobody writes a larger one */
 
 /** What a table is valid for: everything must be equal. */

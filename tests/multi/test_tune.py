@@ -65,21 +65,24 @@ class Tune(unittest.TestCase):
         self.assertTrue(all(price > 0 for price in table['prices'].values()))
         self.assertTrue({row['collective'] for row in table['choices']} <= {'all_reduce', 'barrier'})
         self.assertIn(self.path, self.told)
+        self.assertRegex(self.told, rf'(?m)^\d+ cases, \d+ contested .* starts .*\n{len(table["choices"])} choices; table for 2 ranks over shm')
         self.assertEqual(os.listdir(os.path.dirname(self.path)), ['tune.json'], 'nothing is left beside it')
 
     def test_choices_cover_all_sizes(self):
-        ends = {}
+        ends, starts, algos = {}, {}, {}
         for row in self.written['tables'][0]['choices']:
             kind = (row['collective'], row['in_place'], row['registered'])
             self.assertEqual(row['bytes_from'], ends.get(kind, -1) + 1, row)
             self.assertGreaterEqual(row['bytes_to'], row['bytes_from'], row)
-            ends[kind] = row['bytes_to']
+            if algos.get(kind) == row['algorithm'] and ends[kind] < 10**6: # the same choice goes on: its time is told anew
+                self.assertGreater(row['bytes_from'], 2 * starts[kind], row)
+            ends[kind], starts[kind], algos[kind] = row['bytes_to'], row['bytes_from'], row['algorithm']
         self.assertLessEqual(set(ends.values()), {10**15})
 
     def test_a_second_job_is_added_and_replaced(self):
         for count in (2, 2):
-            result = run('tune', '-n', '3', '-c', 'barrier', '-r', '3', '-o', self.write(self.written, 'two.json'),
-                         HOCKET_TUNE='off')
+            result = run('tune', '-n', '3', '-c', 'barrier,gather', '-e', '4K', '-f', '9', '-r', '3', '-t', 'tcp', '-o',
+                         self.write(self.written, 'two.json'), HOCKET_TUNE='off')
             self.assertEqual(result.returncode, 0, result.stderr)
             with open(os.path.join(self.folder.name, 'two.json'), encoding='utf-8') as file:
                 tables = json.load(file)['tables']
@@ -144,7 +147,7 @@ class Tune(unittest.TestCase):
 
     def test_the_default_place(self):
         home = os.path.join(self.folder.name, 'home')
-        result = run('tune', '-n', '2', '-c', 'barrier', '-r', '3', HOME=home, XDG_CACHE_HOME='')
+        result = run('tune', '-n', '2', '-c', 'barrier', '-e', '4K', '-r', '3', HOME=home, XDG_CACHE_HOME='')
         self.assertEqual(result.returncode, 0, result.stderr)
         self.assertTrue(os.path.exists(os.path.join(home, '.cache', 'hocket', 'tune.json')))
         result = run('explain', 'all_reduce', '--why', '-n', '2', HOME=home, XDG_CACHE_HOME='')
@@ -152,7 +155,7 @@ class Tune(unittest.TestCase):
 
     def test_someone_elses_file_is_not_overwritten(self):
         path = self.write('{"precious": 1}', 'mine.json')
-        result = run('tune', '-n', '2', '-c', 'barrier', '-r', '3', '-o', path, HOCKET_TUNE='off')
+        result = run('tune', '-n', '2', '-c', 'barrier', '-e', '4K', '-r', '3', '-o', path, HOCKET_TUNE='off')
         self.assertEqual(result.returncode, 1)
         self.assertIn('mine.json: precious', result.stderr)
         with open(path, encoding='utf-8') as file:

@@ -394,7 +394,7 @@ static void too_many_rows_are_refused(void **state)
     more = replaced(text, "\"choices\":\t[", "\"choices\":\t[{\"collective\": \"barrier\", \"ranks\": 4, \"in_place\": false, "
                     "\"registered\": false, \"bytes_from\": 0, \"bytes_to\": 0, \"algorithm\": \"flat\", \"measured_us\": 1}, ");
     assert_int_equal(hkt__tune_parse(more, "t.json", &here, &tune, &skipped), HKT_ERR_INVALID);
-    assert_non_null(strstr(hkt_last_error(), "at most 512"));
+    assert_non_null(strstr(hkt_last_error(), "at most 1024"));
     hkt__free(more);
     hkt__free(text);
     hkt__free(table);
