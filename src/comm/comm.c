@@ -26,6 +26,7 @@ struct contribution {
     uint64_t agreed[AGREED_COUNT]; /* see agreed_names */
     struct hkt__prices prices;       /* the first member's are everybody's, */
     int32_t tuned;                   /* as is its table of measured choices: all must choose alike */
+    int32_t keeps_cores;             /* and whether it is known which ranks share cores */
     uint64_t slice_bytes;            /* what the transports that this rank uses like; the largest of all is everybody's */
     uint32_t bytes[HKT__TRANSPORTS_MAX];
     unsigned char blobs[HKT__TRANSPORTS_MAX][HKT__TP_BLOB_MAX];
@@ -174,6 +175,7 @@ static enum hkt_status open_domains(struct hkt_comm *comm, struct contribution *
         price_routes(comm);
         own->prices = comm->routes.prices;
         own->tuned = comm->routes.tuned;
+        own->keeps_cores = comm->job->homes[0] < 0 || comm->routes.all_memory; /* ranks look for their homes as they poll memory */
         own->slice_bytes = comm->routes.slice_bytes;
     }
     for (int r = 0; r < comm->nranks && rc == HKT_OK; r++) {
@@ -247,7 +249,7 @@ static enum hkt_status share_cores(struct hkt_comm *comm)
     if (!job->settings->spread || !comm->routes.all_memory || comm->nranks != job->host_ranks || job->cores == 1 ||
         job->host_ranks <= job->cores)
         return HKT_OK;
-    return hkt__seats_create(&comm->env, job->cores, &comm->options.wait.seats);
+    return hkt__seats_create(&comm->env, job->cores, job->homes[comm->job_ranks[comm->rank]], &comm->options.wait.seats);
 }
 
 static void fill_agreed(const struct hkt_comm *comm, uint64_t agreed[AGREED_COUNT])
@@ -300,7 +302,7 @@ static enum hkt_status connect_members(struct hkt_comm *comm, const struct hkt__
         if (comm->routes.doms[t] != NULL)
             rc = connect_domain(comm, t, all);
     comm->routes.prices = all[0].prices;
-    hkt__site_crowd(&comm->site, comm->routes.prices.crowd);
+    hkt__site_crowd(&comm->site, all[0].keeps_cores ? comm->routes.prices.crowd : 1);
     comm->routes.tuned = all[0].tuned;
     for (int r = 0; r < comm->nranks && comm->options.slice_bytes_set == 0; r++)
         if (comm->options.slice_bytes < all[r].slice_bytes)
@@ -353,8 +355,12 @@ static enum hkt_status find_site(struct hkt_comm *comm)
 
     if (places == NULL)
         return hkt__fail(HKT_ERR_NOMEM, "no memory for the places of %d ranks", comm->nranks);
-    for (int r = 0; r < comm->nranks; r++)
+    for (int r = 0; r < comm->nranks; r++) {
+        const int32_t home = comm->job->homes[comm->job_ranks[r]];
+
         places[r] = comm->job->places[comm->job_ranks[r]];
+        places[r].core = home >= 0 ? home : places[r].core;
+    }
     const enum hkt_status rc = hkt__site_make(places, comm->nranks, &comm->site);
 
     hkt__free(places);

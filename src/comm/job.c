@@ -19,6 +19,7 @@ struct introduction {
     int32_t status;                       /* < 0: this rank cannot go on */
     char text[256];                       /* why */
     struct hkt__topo_place place;         /* host, package, NUMA node, cache, core */
+    int32_t spreads;                      /* it moves where others share its core (HOCKET_SPREAD) */
     uint32_t blob_bytes[HKT__TRANSPORTS_MAX];
     cpu_set_t cpus;
 };
@@ -78,10 +79,27 @@ static void take_places(struct hkt__job *job, const struct introduction *all)
     job->cores = CPU_COUNT(&cpus) > 0 ? CPU_COUNT(&cpus) : 1;
 }
 
+/** Where all ranks are on one host, may run on all its CPUs, and are a multiple of them, each gets one of its own to keep to,
+ *  neighbours the same. So all know who takes turns with whom, which the choice of algorithms hangs on. */
+static void find_homes(struct hkt__job *job, const struct introduction *all)
+{
+    const int share = job->nranks / job->cores;
+    bool is_even = job->host_ranks == job->nranks && job->cores > 1 && share > 1 && job->nranks % job->cores == 0;
+    int rank = 0;
+
+    for (int r = 0; r < job->nranks; r++) {
+        job->homes[r] = -1;
+        is_even &= all[r].spreads && CPU_EQUAL(&all[r].cpus, &all[0].cpus);
+    }
+    for (int cpu = 0; cpu < CPU_SETSIZE && is_even; cpu++)
+        for (int i = 0; i < share && CPU_ISSET(cpu, &all[0].cpus); i++)
+            job->homes[rank++] = cpu;
+}
+
 static enum hkt_status introduce(struct hkt__job *job, enum hkt_status status, struct introduction *all,
                                  unsigned char *blobs)
 {
-    struct introduction own = {.status = status};
+    struct introduction own = {.status = status, .spreads = job->settings->spread != 0};
     unsigned char *blob = blobs + (size_t)job->rank * HKT__TRANSPORTS_MAX * HKT__TP_BLOB_MAX;
     enum hkt_status rc;
 
@@ -212,6 +230,7 @@ static enum hkt_status set_up_transports(struct hkt__job *job, const struct hkt_
     if (rc < 0)
         goto free_all;
     take_places(job, all);
+    find_homes(job, all);
     rc = hkt__job_share_tune(job);
     if (rc < 0)
         goto free_all;
@@ -240,6 +259,7 @@ static void job_destroy(struct hkt__job *job)
     hkt__free(job->usable);
     hkt__free(job->lost);
     hkt__free(job->places);
+    hkt__free(job->homes);
     hkt__free(job);
 }
 
@@ -259,7 +279,8 @@ static enum hkt_status job_new(int nranks, int rank, const struct hkt__settings 
     job->usable = hkt__calloc((size_t)nranks, HKT__TRANSPORTS_MAX);
     job->lost = hkt__calloc((size_t)nranks, 1);
     job->places = hkt__calloc((size_t)nranks, sizeof *job->places);
-    if (job->usable == NULL || job->lost == NULL || job->places == NULL) {
+    job->homes = hkt__calloc((size_t)nranks, sizeof *job->homes);
+    if (job->usable == NULL || job->lost == NULL || job->places == NULL || job->homes == NULL) {
         job_destroy(job);
         return hkt__fail(HKT_ERR_NOMEM, "no memory for a job of %d ranks", nranks);
     }
@@ -290,6 +311,7 @@ enum hkt_status hkt__job_create(const struct hkt__boot_id *id, int nranks, int r
     } else {
         bool use;
 
+        job->homes[0] = -1;
         hkt__boot_id_drop(id); /* nobody to meet, but a wrong list is wrong for one rank too */
         rc = hkt__transport_allowed(transports, "thread", &use);
     }

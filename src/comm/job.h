@@ -24,6 +24,7 @@ struct hkt__job {
     int rank, nranks;
     struct hkt__topo_place *places;      /* [nranks]: where each rank runs */
     int host_ranks, cores;               /* ranks on this host, cores they may use together */
+    int32_t *homes;                      /* [nranks]: the CPU that each keeps to, unbound as it is (exec/seats.h); -1: none */
     int ntransports;
     struct hkt__tp *tps[HKT__TRANSPORTS_MAX]; /* by preference; NULL: not usable here */
     struct hkt__tune *tune;              /* rank 0's measured choices; NULL: none */

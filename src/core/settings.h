@@ -48,7 +48,7 @@
     X(crc, "HOCKET_CRC", flag, 0, 1, "0", "CRC32C on every frame")                                                     \
     X(spin, "HOCKET_SPIN", int, -1, 1000000, "-1", "polls before yielding the core; -1: 2000, or 2 where ranks outnumber cores")  \
     X(yield, "HOCKET_YIELD", int, -1, 1000000, "-1", "yields before sleeping; -1: 400; 0 with HOCKET_SPIN=1000000 spins only") \
-    X(spread, "HOCKET_SPREAD", flag, 0, 1, "1", "where ranks outnumber cores, those that wait move to cores with fewer; 0: the system alone places them") \
+    X(spread, "HOCKET_SPREAD", flag, 0, 1, "1", "where ranks outnumber cores, those that wait move to even that out; 0: the system alone places them") \
     X(isa, "HOCKET_ISA", string, 0, 0, "", "highest instruction set for kernels: c, sse2, avx2, avx512")               \
     X(cuda, "HOCKET_CUDA", string, 0, 0, "", "path of hocket_cuda.so, or off; default: beside the library, where a driver is loaded") \
     X(cuda_direct, "HOCKET_CUDA_DIRECT", flag, 0, 1, "1", "calls on CUDA streams run on the devices where these reach each other; 0: through memory of the host") \

@@ -9,7 +9,25 @@
 #define PAUSE_MOST_NS 64000000
 #define CALM 16                   /* pauses without a move: the next one begins with a short pause again */
 
-enum hkt_status hkt__seats_create(const struct hkt__exec_env *env, int cores, struct hkt__seats **out_seats)
+static void move_to(int cpu, const cpu_set_t *allowed)
+{
+    cpu_set_t one;
+
+    CPU_ZERO(&one);
+    CPU_SET(cpu, &one);
+    if (sched_setaffinity(0, sizeof one, &one) == 0)
+        (void)sched_setaffinity(0, sizeof *allowed, allowed); /* a refusal leaves it where it runs well */
+}
+
+static void go_home(struct hkt__seats *seats)
+{
+    cpu_set_t allowed;
+
+    if (seats->home != sched_getcpu() && sched_getaffinity(0, sizeof allowed, &allowed) == 0 && CPU_ISSET(seats->home, &allowed))
+        move_to(seats->home, &allowed);
+}
+
+enum hkt_status hkt__seats_create(const struct hkt__exec_env *env, int cores, int home, struct hkt__seats **out_seats)
 {
     struct hkt__seats *seats = hkt__calloc(1, sizeof *seats);
 
@@ -23,6 +41,9 @@ enum hkt_status hkt__seats_create(const struct hkt__exec_env *env, int cores, st
     seats->nranks = env->nranks;
     seats->rank = env->rank;
     seats->cores = cores;
+    seats->home = home;
+    if (home >= 0)
+        go_home(seats);
     *out_seats = seats;
     return HKT_OK;
 }
@@ -70,30 +91,27 @@ int hkt__seats_pick(const int32_t *seats, int nranks, int rank, int cores, const
     return best >= 0 && counts[best] + 2 <= here ? best : -1;
 }
 
-static void move_to(int cpu, const cpu_set_t *allowed)
-{
-    cpu_set_t one;
-
-    CPU_ZERO(&one);
-    CPU_SET(cpu, &one);
-    if (sched_setaffinity(0, sizeof one, &one) == 0)
-        (void)sched_setaffinity(0, sizeof *allowed, allowed); /* a refusal leaves it where it runs well */
-}
-
-static void even_out(struct hkt__seats *seats)
+/** Whether to move again: rarely, and more so the more often it was in vain. */
+static bool may_move(struct hkt__seats *seats)
 {
     const int64_t now_ns = hkt__now_ns();
-    cpu_set_t allowed;
 
     if (now_ns - seats->moved_ns < seats->pause_ns)
-        return;
+        return false;
     if (now_ns - seats->moved_ns > CALM * seats->pause_ns)
         seats->pause_ns = 0;
     seats->pause_ns = seats->pause_ns < PAUSE_FIRST_NS ? PAUSE_FIRST_NS : 2 * seats->pause_ns;
     if (seats->pause_ns > PAUSE_MOST_NS)
         seats->pause_ns = PAUSE_MOST_NS;
     seats->moved_ns = now_ns;
-    if (sched_getaffinity(0, sizeof allowed, &allowed) != 0)
+    return true;
+}
+
+static void even_out(struct hkt__seats *seats)
+{
+    cpu_set_t allowed;
+
+    if (!may_move(seats) || sched_getaffinity(0, sizeof allowed, &allowed) != 0)
         return;
     const int cpu = hkt__seats_pick(seats->seen, seats->nranks, seats->rank, seats->cores, &allowed);
 
@@ -111,6 +129,11 @@ void hkt__seats_look(struct hkt__seats *seats)
         atomic_store_explicit(own, seat, memory_order_relaxed);
     if (++seats->looks % LOOK_EVERY != 0)
         return;
+    if (seats->home >= 0) {
+        if (seat != seats->home + 1 && may_move(seats))
+            go_home(seats);
+        return;
+    }
     for (int r = 0; r < seats->nranks; r++)
         seats->seen[r] = atomic_load_explicit(&seats->windows[r]->seat, memory_order_relaxed);
     if (count_here(seats->seen, seats->nranks, seats->rank) > (seats->nranks + seats->cores - 1) / seats->cores)

@@ -4,7 +4,8 @@
  * again after many milliseconds. 8 ranks on 2 cores were found as 5 and 3, or 6 and 2, in two starts of three, and stayed so
  * for as long as anybody looked; all then wait for the fuller core. So each says in its window where it last waited, and now
  * and then counts. The highest rank of a core that has too many moves to the one with fewest, if it may run there: it
- * restricts itself to that core, which moves it, and takes the restriction back. */
+ * restricts itself to that core, which moves it, and takes the restriction back. Where all may run on all cores and are a multiple
+ * of them, each has a home to return to instead, so that it is known who shares a core with whom. */
 #ifndef HOCKET_EXEC_SEATS_H
 #define HOCKET_EXEC_SEATS_H
 
@@ -18,14 +19,16 @@
 /** Of one communicator that has all ranks of its host; used by one thread at a time. */
 struct hkt__seats {
     struct hkt__window_head *const *windows; /* [nranks] */
-    int nranks, rank, cores;
+    int nranks, rank, cores, home;           /* home: a CPU, -1: none */
     int32_t *seen;                           /* [nranks]: seats, as last read; owned */
     uint32_t looks;
     int64_t moved_ns, pause_ns;              /* the last move, or attempt; how long to leave it at that */
 };
 
-/** Gives *out_seats, released by hkt__seats_destroy. The windows, all of them mapped, must outlive it. NOMEM. */
-HKT_NODISCARD enum hkt_status hkt__seats_create(const struct hkt__exec_env *env, int cores, struct hkt__seats **out_seats);
+/** Goes home, if there is one. Gives *out_seats, released by hkt__seats_destroy. The windows, all of them mapped, must outlive it.
+ *  NOMEM. */
+HKT_NODISCARD enum hkt_status hkt__seats_create(const struct hkt__exec_env *env, int cores, int home,
+                                                struct hkt__seats **out_seats);
 void hkt__seats_destroy(struct hkt__seats *seats);
 
 /** To be called when the rank has yielded: say where it is, and see from time to time whether it should be elsewhere. */

@@ -263,7 +263,7 @@ static bool moves_away(int64_t limit_ns)
     struct hkt__seats *seats = NULL;
     bool has_moved = false;
 
-    assert_int_equal(hkt__seats_create(&env, 2, &seats), HKT_OK);
+    assert_int_equal(hkt__seats_create(&env, 2, -1, &seats), HKT_OK);
     while (!has_moved && hkt__now_ns() < deadline_ns) {
         const int64_t tried_ns = seats->moved_ns;
         const int here = sched_getcpu();
@@ -277,6 +277,30 @@ static bool moves_away(int64_t limit_ns)
     return has_moved;
 }
 
+/** Look, put on this CPU by hand, as a rank whose home is another one, until it is there or for `limit_ns`. */
+static bool goes_home(int here, int home, const cpu_set_t *allowed, int64_t limit_ns)
+{
+    static struct hkt__window_head head;
+    struct hkt__window_head *const windows[1] = {&head};
+    const struct hkt__exec_env env = {.windows = windows, .nranks = 1};
+    const int64_t deadline_ns = hkt__now_ns() + limit_ns;
+    struct hkt__seats *seats = NULL;
+    bool is_home = false;
+    cpu_set_t one;
+
+    assert_int_equal(hkt__seats_create(&env, 2, home, &seats), HKT_OK);
+    CPU_ZERO(&one);
+    CPU_SET(here, &one);
+    assert_int_equal(sched_setaffinity(0, sizeof one, &one), 0);
+    assert_int_equal(sched_setaffinity(0, sizeof *allowed, allowed), 0);
+    while (!is_home && hkt__now_ns() < deadline_ns) {
+        hkt__seats_look(seats);
+        is_home = sched_getcpu() == home;
+    }
+    hkt__seats_destroy(seats);
+    return is_home;
+}
+
 static void who_moves_is_free_again_and_who_is_bound_stays(void **state)
 {
     cpu_set_t before, after, one;
@@ -287,6 +311,18 @@ static void who_moves_is_free_again_and_who_is_bound_stays(void **state)
         assert_true(moves_away(20000 * MS));
         assert_int_equal(sched_getaffinity(0, sizeof after, &after), 0);
         assert_true(CPU_EQUAL(&before, &after));
+        const int home = sched_getcpu();
+        int here = 0;
+
+        while (here == home || !CPU_ISSET(here, &before))
+            here++;
+        assert_true(goes_home(here, home, &before, 20000 * MS));
+        assert_int_equal(sched_getaffinity(0, sizeof after, &after), 0);
+        assert_true(CPU_EQUAL(&before, &after));
+        CPU_ZERO(&one);
+        CPU_SET(here, &one);
+        assert_false(goes_home(here, home, &one, 20 * MS)); /* bound to where it is */
+        assert_int_equal(sched_setaffinity(0, sizeof before, &before), 0);
     }
     CPU_ZERO(&one);
     CPU_SET(sched_getcpu(), &one);
