@@ -22,14 +22,12 @@
  * 4 ranks on 2 cores sends one after the other (2026-11-30). */
 #define POST_EXTRA 0.6
 #define CROWD_MEASURED 4.0  /* ranks per core */
-/* Where ranks share cores and one gives in scratch to all others, its core waits for theirs and theirs for it (fitted for 4
- * on 2). On cores of their own they hardly do: it fills one instance while they read another. */
-#define ALTERNATE 1.2
-#define ALTERNATE_WAIT 0.5
+#define ALTERNATE 1.27      /* where one rank and the others work by turns; the share of waiting: cost/profile.c */
 #define CRUSH 0.5
 #define READERS_SHARE 0.3   /* a reader more of the same memory by system calls (fitted for 3) */
 #define READERS_APART_SHARE 0.1 /* the same where each begins with another rank's */
 #define PAYLOAD_BYTES 8192.0
+#define BOUNCE_BYTES 131072.0 /* as the executor's, for inputs that it copies before it reduces them (exec/local.c) */
 #define INLINE_BYTES 32.0   /* go with a message's header (HKT__ROOM_MIN, transport/transport.h) */
 
 const struct hkt__price_info hkt__price_infos[HKT__PRICE_COUNT] = {
@@ -70,13 +68,15 @@ void hkt__prices_init(struct hkt__prices *prices, double latency_ns, double ns_p
             prices->price[HKT__PRICE_SHARED_CALL] += 80;
             prices->price[HKT__PRICE_SWITCH] *= 0.3 * pow(more, 2.5);
             prices->price[HKT__PRICE_MESSAGE] *= 1.3 / sqrt(more);
-            prices->price[HKT__PRICE_STEP] *= 1.5;
+            prices->price[HKT__PRICE_STEP] *= 1.5 / pow(more, 0.75);
             prices->price[HKT__PRICE_PAYLOAD] *= 0.22;
             prices->price[HKT__PRICE_ACCESS] *= 0.7;
             prices->price[HKT__PRICE_FAR_ACCESS] *= 1.1;
             prices->price[HKT__PRICE_RECEIVE_L2] *= 1.2;
-            prices->price[HKT__PRICE_FRESH_L2] *= 0.83; /* scratch, unlike buffers, stays in the cache of the core it is on */
-            prices->price[HKT__PRICE_FRESH_LLC] *= 0.9 / pow(more, 0.27);
+            prices->price[HKT__PRICE_SEND_LLC] *= 1.1;
+            prices->price[HKT__PRICE_RECEIVE_LLC] *= 1.1;
+            prices->price[HKT__PRICE_FRESH_L2] *= 0.83 / pow(more, 0.27); /* scratch, unlike buffers, stays in the cache of the core it is on */
+            prices->price[HKT__PRICE_FRESH_LLC] *= 0.83 / pow(more, 0.27);
             prices->price[HKT__PRICE_FRESH_MEMORY] *= 0.93 / pow(more, 0.27);
             prices->price[HKT__PRICE_FAR_LLC] *= 0.9; /* broadcast of 4 and 16 MB by shared_user and binomial, among 4 */
             prices->price[HKT__PRICE_FAR_WRITE_LLC] *= 1.2;
@@ -190,7 +190,8 @@ static void add_work(double *amounts, const struct hkt__work *work, double n, do
     amounts[HKT__PRICE_STEP] += times * work->steps;
     const double far = times * rates->crush;
 
-    amounts[rates->far ? HKT__PRICE_FAR_ACCESS : HKT__PRICE_ACCESS] += far * work->accesses;
+    amounts[rates->far ? HKT__PRICE_FAR_ACCESS : HKT__PRICE_ACCESS] +=
+        far * (work->accesses + (rates->far ? fmax(0, n * work->bounced / BOUNCE_BYTES - 1) : 0));
     add_bytes(amounts, HKT__PRICE_SEND_L2, times * n * work->sent, rates);
     add_bytes(amounts, HKT__PRICE_RECEIVE_L2, times * n * work->received, rates);
     amounts[HKT__PRICE_NET_MESSAGE] += times * work->net_messages;
@@ -286,6 +287,17 @@ static double burst(const struct hkt__profile *profile, double slices)
     return slices > 1 && !profile->runs_ahead && profile->peers <= 1 && is_one_round ? ONE_ROUND : 1;
 }
 
+/** Waits of a small slice. A path on which messages are always there in time has none, but where ranks share cores each must have
+ *  its turn for that. */
+static struct hkt__waits waits_of(const struct hkt__profile *profile, const struct hkt__prices *prices)
+{
+    struct hkt__waits waits = profile->npaths > 0 ? profile->paths[0].waits : profile->waits;
+
+    if (prices->crowd > 1 && profile->nranks > 1 && waits.rounds + waits.net_rounds <= 0)
+        waits.rounds = 1;
+    return waits;
+}
+
 static double burden_of(double peers, double share, double most)
 {
     return 1 + share * (fmax(1, fmin(peers, most)) - 1);
@@ -296,9 +308,9 @@ void hkt__model_amounts(const struct hkt__profile *profile, const struct hkt__pr
 {
     const double slices = count_slices(profile, args), n = (double)args->bytes / slices;
     static const struct hkt__waits none = {0, 0};
-    const struct hkt__waits *waits = profile->npaths > 0 ? &profile->paths[0].waits : &profile->waits;
-    const bool alternates = profile->alternates && prices->crowd > 1;
-    const double wait = alternates ? ALTERNATE_WAIT : profile->wait;
+    const struct hkt__waits waits = waits_of(profile, prices);
+    const bool alternates = profile->alternate > 0 && prices->crowd > 1;
+    const double wait = alternates ? profile->alternate : profile->wait;
     const double burden = burden_of(profile->peers, PEER_SHARE, PEERS_FITTED) * (alternates ? ALTERNATE : 1);
     const double net_burden = burden_of(profile->net_peers, NET_PEER_SHARE, NET_PEERS_MEASURED);
     struct dearest first = {.prices = prices, .ns = -1}, rest = {.prices = prices, .ns = -1};
@@ -308,7 +320,7 @@ void hkt__model_amounts(const struct hkt__profile *profile, const struct hkt__pr
     find_levels(prices, args->host_ranks, (args->touched + profile->mean.read + profile->mean.relayed) * (double)args->bytes,
                 rates.share);
     consider_ranks(&rest, profile, n, &none, &rates);
-    consider_ranks(&first, profile, n, waits, &rates);
+    consider_ranks(&first, profile, n, &waits, &rates);
     consider_paths(&first, profile, n, &rates);
     for (int i = 0; i < HKT__PRICE_COUNT; i++)
         out_amounts[i] = (i == HKT__PRICE_NET_WIRE ? net_burden : burden) * (wait * first.amounts[i] + (slices - wait) * rest.amounts[i]);

@@ -42,6 +42,10 @@ static double sources(enum hkt_coll coll, int nranks)
  * of ranks, none of which runs ahead of the others, as in double trees. */
 #define RUN_AHEAD 0.1
 #define RUN_AHEAD_CIRCLE 0.5
+/* The same where ranks share cores, of one that gives in scratch to all others, or takes so: its core waits for theirs and theirs
+ * for it (fitted for 4 on 2). On cores of their own they hardly do: it fills one instance while they read another. */
+#define ALTERNATE_GIVER 0.5
+#define ALTERNATE_TAKER 0.25
 
 /** Whether messages go round in a circle; rank i sends to those in sends_to[i]. */
 static bool has_circle(const uint32_t sends_to[HKT__PROFILE_LOOKS], int nranks)
@@ -278,8 +282,7 @@ static enum hkt_status look(struct maker *maker, struct hkt__profile *profile)
     const bool has_all = looks == maker->nranks;
     struct hkt__work works[HKT__PROFILE_LOOKS];
     uint32_t sends_to[HKT__PROFILE_LOOKS];
-    bool takes_only = false;
-    int givers = 0;
+    int givers = 0, takers = 0; /* ranks that do nothing else */
     enum hkt_status rc = HKT_OK;
 
     for (int i = 0; i < looks && rc == HKT_OK; i++) {
@@ -290,7 +293,7 @@ static enum hkt_status look(struct maker *maker, struct hkt__profile *profile)
         rc = count_peers(maker, maker->scheds[i], 1.0 / looks, profile);
         givers += !receives(maker->scheds[i]);
         sends_to[i] = has_all ? receivers_of(maker->scheds[i]) : 0;
-        takes_only |= has_all && sends_to[i] == 0;
+        takers += has_all && sends_to[i] == 0;
         add_look(profile, &works[i], looks);
         profile->cuts = maker->scheds[i]->cuts;
         profile->scratch_chunks = maker->scheds[i]->scratch_chunks;
@@ -299,9 +302,10 @@ static enum hkt_status look(struct maker *maker, struct hkt__profile *profile)
         return rc;
     profile->runs_ahead = givers > 0;
     /* Between hosts all is counted nevertheless: what a call takes by itself is long there, and mostly waited for. */
-    if ((givers > 0 || takes_only) && (maker->footing.site == NULL || maker->footing.site->nhosts == 1))
+    if ((givers > 0 || takers > 0) && (maker->footing.site == NULL || maker->footing.site->nhosts == 1))
         profile->wait = has_all && has_circle(sends_to, looks) ? RUN_AHEAD_CIRCLE : RUN_AHEAD;
-    profile->alternates = givers == 1 && has_all && maker->algo->info.needs_direct && !maker->algo->user_direct;
+    if (has_all && maker->algo->info.needs_direct && !maker->algo->user_direct)
+        profile->alternate = givers == 1 ? ALTERNATE_GIVER : takers == 1 ? ALTERNATE_TAKER : 0;
     find_wire(maker, works, profile);
     return HKT_OK;
 }

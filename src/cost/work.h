@@ -14,16 +14,17 @@ struct hkt__work {
     double sent;      /* bytes / n put into channels */
     double received;  /* taken out of channels, to be stored or reduced */
     double copied;    /* moved within this rank's memory, but for what goes to scratch */
-    double stored;    /* here, out of buffers of peers: system calls do both at once, and are priced so */
+    double stored;    /* here, out of buffers of peers, or fetched here for them: system calls do both at once, and are priced so */
     double reduced;   /* inputs of reductions beyond the first of each */
     double fresh;     /* written to scratch, or read from that of peers: lines that the other's cache has */
     double relayed;   /* read from results of peers, who have just written them */
     double read;      /* read from inputs of peers */
     double written;   /* written to memory of peers */
     double accesses;  /* operands read from or written to memory of peers: system calls, where it is copied */
+    double bounced;   /* bytes / n of several inputs of peers that are reduced, times these: copied by pieces, they are more calls */
     double net_messages, net_sent, net_received; /* between hosts */
 };
-#define HKT__WORK_COUNTS 17
+#define HKT__WORK_COUNTS 18
 
 #define HKT__PROFILE_LOOKS 16
 
@@ -46,7 +47,8 @@ struct hkt__profile {
     double wait;                   /* share of the waiting that is paid where calls follow each other */
     bool runs_ahead;               /* there are ranks that only give */
     bool touches_peers;            /* their memory */
-    bool alternates;               /* one rank gives, in scratch, which has few instances: it and the others by turns */
+    double alternate;              /* one rank gives, or takes, in scratch, which has few instances: it and the others by turns, if
+                                    * they share cores. Then the share of waiting that is paid; else 0 */
     int32_t nranks;
     double sources;                /* inputs of all ranks together, as a multiple of n */
     bool has_one_source;           /* they are all one rank's */
