@@ -22,7 +22,7 @@
  * 4 ranks on 2 cores sends one after the other (2026-11-30). */
 #define POST_EXTRA 0.6
 #define CROWD_MEASURED 4.0  /* ranks per core */
-#define ALTERNATE 1.27      /* where one rank and the others work by turns; the share of waiting: cost/profile.c */
+#define ALTERNATE 1.2       /* where one rank gives to all others by turns; the share of waiting: cost/profile.c */
 #define CRUSH 0.5
 #define READERS_SHARE 0.3   /* a reader more of the same memory by system calls (fitted for 3) */
 #define READERS_APART_SHARE 0.1 /* the same where each begins with another rank's */
@@ -198,6 +198,8 @@ static void add_work(double *amounts, const struct hkt__work *work, double n, do
     add_bytes(amounts, HKT__PRICE_NET_SEND_L2, times * n * work->net_sent, rates);
     add_bytes(amounts, HKT__PRICE_NET_RECEIVE_L2, times * n * work->net_received, rates);
     add_bytes(amounts, HKT__PRICE_COPY_L2, times * n * (work->copied + (rates->far ? 0 : work->stored)), rates);
+    amounts[HKT__PRICE_COPY_LLC] += times * n * work->kept * rates->share[1];
+    amounts[HKT__PRICE_COPY_MEMORY] += times * n * work->kept * rates->share[2];
     add_bytes(amounts, HKT__PRICE_REDUCE_L2, times * n * work->reduced, rates);
     add_bytes(amounts, HKT__PRICE_FRESH_L2, times * n * work->fresh, rates);
     add_bytes(amounts, rates->far ? HKT__PRICE_FAR_L2 : HKT__PRICE_FRESH_L2, far * rates->read_crush * n * work->relayed, rates);
@@ -258,6 +260,13 @@ static void consider_ranks(struct dearest *dearest, const struct hkt__profile *p
         add_work(amounts, i < 0 ? &profile->mean : &profile->looks[i], n, i < 0 ? crowd : 1, rates);
         consider(dearest, amounts);
     }
+    for (int32_t i = 0; i < profile->ncores; i++) {
+        double amounts[HKT__PRICE_COUNT] = {0};
+
+        add_waits(amounts, dearest->prices, waits);
+        add_work(amounts, &profile->cores[i], n, 1, rates);
+        consider(dearest, amounts);
+    }
     if (profile->wire > 0) {
         double amounts[HKT__PRICE_COUNT] = {0};
 
@@ -311,7 +320,7 @@ void hkt__model_amounts(const struct hkt__profile *profile, const struct hkt__pr
     const struct hkt__waits waits = waits_of(profile, prices);
     const bool alternates = profile->alternate > 0 && prices->crowd > 1;
     const double wait = alternates ? profile->alternate : profile->wait;
-    const double burden = burden_of(profile->peers, PEER_SHARE, PEERS_FITTED) * (alternates ? ALTERNATE : 1);
+    const double burden = burden_of(profile->peers, PEER_SHARE, PEERS_FITTED) * (alternates && profile->has_one_source ? ALTERNATE : 1);
     const double net_burden = burden_of(profile->net_peers, NET_PEER_SHARE, NET_PEERS_MEASURED);
     struct dearest first = {.prices = prices, .ns = -1}, rest = {.prices = prices, .ns = -1};
     struct rates rates = {.far = args->far, .post_extra = prices->post_extra, .crush = args->far ? crush_of(profile) : 1,

@@ -158,6 +158,21 @@ static void add_look(struct hkt__profile *profile, const struct hkt__work *work,
     profile->looks[profile->nlooks++] = *work;
 }
 
+/** What each core does, where ranks take turns on it: a root makes its own the busiest. */
+static void add_cores(const struct maker *maker, const struct hkt__work *works, struct hkt__profile *profile)
+{
+    const struct hkt__site *site = maker->footing.site;
+
+    if (site == NULL || !site->is_shared || maker->sample.count < maker->nranks)
+        return;
+    for (int i = 0; i < maker->nranks; i++) {
+        const int32_t core = site->core[maker->footing.ranks != NULL ? maker->footing.ranks[i] : i];
+
+        hkt__work_add(&profile->cores[core], &works[i], 1);
+        profile->ncores = core >= profile->ncores ? core + 1 : profile->ncores;
+    }
+}
+
 /** What the links of hosts carry. */
 static void find_wire(const struct maker *maker, const struct hkt__work *works, struct hkt__profile *profile)
 {
@@ -307,6 +322,7 @@ static enum hkt_status look(struct maker *maker, struct hkt__profile *profile)
     if (has_all && maker->algo->info.needs_direct && !maker->algo->user_direct)
         profile->alternate = givers == 1 ? ALTERNATE_GIVER : takers == 1 ? ALTERNATE_TAKER : 0;
     find_wire(maker, works, profile);
+    add_cores(maker, works, profile);
     return HKT_OK;
 }
 

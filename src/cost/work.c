@@ -32,18 +32,24 @@ struct hkt__link hkt__footing_link(const struct hkt__footing *footing, int a, in
                           footing->ranks != NULL ? footing->ranks[b] : b);
 }
 
-/* What comes from peers is stored here too, which takes a share of what a copy does: a copy reads as well. In place results may
- * not go past the caches, which makes them dearer (4.7 MB among 4 on 2 cores: all_reduce by two_shot 2.9 ms, out of place 2.1;
- * all_to_all by direct 2.05 and 1.7), but for blocks that have just been read and lie in the caches of a core of one's own. */
+/* What comes from peers is stored here too, which takes a share of what a copy does: a copy reads as well. In place not where blocks
+ * have just been read, and lie in the caches of a core of one's own. */
 #define STORE_SHARE 0.5
 
-static double store_share(const struct hkt__sched *sched, bool is_staged, bool is_crowded)
+static double store_share(const struct hkt__sched *sched, bool is_crowded)
 {
-    if (!sched->in_place || sched->coll == HKT_ALL_GATHER || sched->coll == HKT_BROADCAST)
-        return STORE_SHARE;
-    if (sched->coll == HKT_ALL_REDUCE || is_crowded)
-        return is_staged ? 2 * STORE_SHARE : STORE_SHARE;
-    return 0;
+    const bool is_replaced = sched->coll == HKT_ALL_TO_ALL || sched->coll == HKT_REDUCE_SCATTER;
+
+    return sched->in_place && is_replaced && !is_crowded ? 0 : STORE_SHARE;
+}
+
+/** Of large results that may not go past the caches: 4.7 MB among 4 ranks on 2 cores took all_reduce by two_shot 2.9 ms in place
+ *  and 2.1 out of place, all_to_all by direct 2.05 and 1.7. */
+static double kept_share(const struct hkt__sched *sched, bool is_crowded)
+{
+    if (!sched->in_place)
+        return 0;
+    return sched->coll == HKT_ALL_REDUCE ? 0.5 : sched->coll == HKT_ALL_TO_ALL && is_crowded ? 0.75 : 0;
 }
 
 /* What is given to peers by writing is read here, which is as much; but all of a copy where all write and ranks share cores, as if
@@ -93,7 +99,9 @@ static void add_args(const struct hkt__footing *footing, const struct hkt__sched
         is_staged |= arg->rank != sched->rank && arg->x.buf == HKT__SCRATCH;
     }
     if (nfetched > 0 && step->dst.buf != HKT__SCRATCH)
-        *(is_staged ? &work->copied : &work->stored) += store_share(sched, is_staged, is_crowded) * chunk * step->dst.count;
+        *(is_staged ? &work->copied : &work->stored) += store_share(sched, is_crowded) * chunk * step->dst.count;
+    if (is_staged && step->dst.buf != HKT__SCRATCH)
+        work->kept += kept_share(sched, is_crowded) * chunk * step->dst.count;
     if (is_given)
         work->stored += give_share * chunk * sched->args[step->arg_first].x.count;
     if (step->kind == HKT__REDUCE && step->arg_count > 1) {

@@ -20,11 +20,12 @@ struct hkt__work {
     double relayed;   /* read from results of peers, who have just written them */
     double read;      /* read from inputs of peers */
     double written;   /* written to memory of peers */
+    double kept;      /* stored results that may not go past the caches, which costs beyond the second level */
     double accesses;  /* operands read from or written to memory of peers: system calls, where it is copied */
     double bounced;   /* bytes / n of several inputs of peers that are reduced, times these: copied by pieces, they are more calls */
     double net_messages, net_sent, net_received; /* between hosts */
 };
-#define HKT__WORK_COUNTS 18
+#define HKT__WORK_COUNTS 19
 
 #define HKT__PROFILE_LOOKS 16
 
@@ -36,6 +37,8 @@ struct hkt__profile {
     int32_t nlooks;
     struct hkt__work looks[HKT__PROFILE_LOOKS]; /* of single ranks, no two alike: the busiest decides */
     struct hkt__work mean;         /* over the ranks looked at */
+    int32_t ncores;
+    struct hkt__work cores[HKT__PROFILE_LOOKS]; /* all ranks' of each core, where it is known who shares one */
     double peers, net_peers;       /* that a rank exchanges messages with, on average: all, those on other hosts */
     int32_t npaths;
     struct hkt__path {

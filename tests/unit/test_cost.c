@@ -80,6 +80,24 @@ static void who_receives_nothing_runs_ahead(void **state)
     near(profile_of(HKT_ALL_REDUCE, "ring", 4).wait, 1);
 }
 
+/** Ranks 0 and 1 on one core, 2 and 3 on another. */
+static void a_root_makes_its_core_the_busiest(void **state)
+{
+    const struct hkt__topo_place places[4] = {{.core = 0}, {.core = 0}, {.core = 1}, {.core = 1}};
+    struct hkt__profile profile;
+    struct hkt__site site;
+
+    (void)state;
+    assert_int_equal(hkt__site_make(places, 4, &site), HKT_OK);
+    hkt__site_crowd(&site, 2);
+    assert_int_equal(hkt__profile_make(find(HKT_SCATTER, "linear"), &site, 4, false, &profile), HKT_OK);
+    assert_int_equal(profile.ncores, 2);
+    near(profile.cores[0].messages, 2 + 0.8 * 2); /* both ends of the message to the neighbour are cheaper */
+    near(profile.cores[1].messages, 2);
+    near(profile.mean.messages, (profile.cores[0].messages + profile.cores[1].messages) / 4);
+    hkt__site_fini(&site);
+}
+
 static void two_shot_is_counted(void **state)
 {
     const struct hkt__profile two_shot = profile_of(HKT_ALL_REDUCE, "two_shot", 4);
@@ -502,6 +520,7 @@ int main(void)
         cmocka_unit_test(ring_is_counted),
         cmocka_unit_test(recursive_doubling_is_counted),
         cmocka_unit_test(who_receives_nothing_runs_ahead),
+        cmocka_unit_test(a_root_makes_its_core_the_busiest),
         cmocka_unit_test(two_shot_is_counted),
         cmocka_unit_test(a_root_is_busier_than_the_mean),
         cmocka_unit_test(predictions_grow_with_bytes),
