@@ -11,7 +11,7 @@
 
 #define CANDIDATES_MAX 64
 #define NEARLY 0.025 /* what counts as hardly more, where that is most, for each rank of a core (cost/select.c) */
-#define NEARLY_CROWD 3.0
+#define NEARLY_CROWD 4.0
 
 /** The machines that are asked about, and the ranks on them. */
 struct machines {

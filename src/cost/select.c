@@ -6,10 +6,10 @@
 #include "core/error.h"
 #include "core/mem.h"
 
-/* Predictions that differ by less are alike: between ranks of a host, times the ranks of a core up to 3 of them, which make times
+/* Predictions that differ by less are alike: between ranks of a host, times the ranks of a core up to 4 of them, which make times
  * less certain; between hosts. */
 #define TIE 0.025
-#define TIE_CROWD_MOST 3.0
+#define TIE_CROWD_MOST 4.0
 #define TIE_HOSTS 0.01
 
 /** Profiles by registry row and placement, made when first asked for. */

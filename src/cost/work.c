@@ -49,7 +49,7 @@ static double kept_share(const struct hkt__sched *sched, bool is_crowded)
 {
     if (!sched->in_place)
         return 0;
-    return sched->coll == HKT_ALL_REDUCE ? 0.5 : sched->coll == HKT_ALL_TO_ALL && is_crowded ? 0.75 : 0;
+    return sched->coll == HKT_ALL_REDUCE ? 0.5 : sched->coll == HKT_ALL_TO_ALL && is_crowded ? 0.6 : 0;
 }
 
 /* What is given to peers by writing is read here, which is as much; but all of a copy where all write and ranks share cores, as if
