@@ -52,7 +52,7 @@ static enum hkt_status collective_expired(const struct hkt__collective *call)
     char waits[384], who[384];
     const int peer = describe_collective(work, waits, sizeof waits);
 
-    hkt__notes_absent(comm, work->bind.stamp.op_seq, who, sizeof who);
+    hkt__notes_absent(comm, work->bind->stamp.op_seq, who, sizeof who);
     return expired(comm, waits, peer, who);
 }
 
@@ -68,7 +68,7 @@ static enum hkt_status wait_a_little(const struct hkt__collective *work, struct 
     if (advice == HKT__WAIT_PARK)
         hkt__comm_park(comm, wait->sleep_ns);
     if (advice == HKT__WAIT_TELL)
-        hkt__notes_tell(comm, &hkt__far_waiting(work)->bind.stamp);
+        hkt__notes_tell(comm, &hkt__far_waiting(work)->bind->stamp);
     return advice == HKT__WAIT_EXPIRED ? HKT_ERR_TIMEOUT : HKT_OK;
 }
 
@@ -99,7 +99,7 @@ static enum hkt_status fail_call(struct hkt_comm *comm, const struct hkt__collec
     char call[192] = "send_recv";
 
     if (work != NULL && work->record != NULL)
-        hkt__call_print(&work->bind.stamp, call, sizeof call);
+        hkt__call_print(&work->bind->stamp, call, sizeof call);
     if (hkt__comm_failed(comm) == HKT_OK)
         hkt__comm_fail_here(comm, status, call);
     return tell_cause(comm);
@@ -116,12 +116,32 @@ static enum hkt_status fail_start(struct hkt__collective *work, enum hkt_status 
     return fail_call(comm, work, status);
 }
 
+/** Drive a collective to its end, from a poll that did not end it; rests: see hkt__wait_follow. */
+static enum hkt_status wait_for(struct hkt__collective *work, enum hkt_status rc, bool rests)
+{
+    struct hkt_comm *comm = work->call->comm;
+    struct hkt__wait wait;
+
+    hkt__wait_begin(&wait, &comm->options.wait);
+    wait.rests = rests;
+    while (rc > HKT_OK) {
+        if (rc == HKT_IN_PROGRESS)
+            hkt__wait_moved(&wait);
+        else if ((rc = wait_a_little(work, &wait)) < 0)
+            break;
+        rc = hkt__collective_poll(work);
+    }
+    count_waits(comm, &wait);
+    if (rc == HKT_ERR_TIMEOUT && hkt__comm_failed(comm) == HKT_OK)
+        rc = collective_expired(work);
+    return rc;
+}
+
 /** The common case: one collective, driven to its end. */
 static enum hkt_status run_one(struct hkt__call *call)
 {
     struct hkt_comm *comm = call->comm;
     struct hkt__collective work;
-    struct hkt__wait wait;
     enum hkt_status rc;
 
     if (hkt__comm_failed(comm) != HKT_OK)
@@ -129,22 +149,12 @@ static enum hkt_status run_one(struct hkt__call *call)
     rc = hkt__collective_start(&work, call);
     if (rc < 0)
         return fail_start(&work, rc);
-    if (work.cached != NULL && hkt__plan_only_receives(work.cached->plan))
-        hkt__wait_follow(&wait, &comm->options.wait);
-    else
-        hkt__wait_begin(&wait, &comm->options.wait);
-    while ((rc = hkt__collective_poll(&work)) > HKT_OK) {
-        if (rc == HKT_IN_PROGRESS) {
-            hkt__wait_moved(&wait);
-            continue;
-        }
-        rc = wait_a_little(&work, &wait);
-        if (rc < 0)
-            break;
-    }
-    count_waits(comm, &wait);
-    if (rc == HKT_ERR_TIMEOUT && hkt__comm_failed(comm) == HKT_OK)
-        rc = collective_expired(&work);
+    const bool follows = work.cached != NULL && hkt__plan_only_receives(work.cached->plan);
+    const bool rests = hkt__wait_follow(&comm->options.wait, follows);
+
+    rc = hkt__collective_poll(&work);
+    if (rc > HKT_OK)
+        rc = wait_for(&work, rc, rests);
     rc = hkt__collective_finish(&work, rc);
     return rc < 0 ? fail_call(comm, &work, rc) : HKT_OK;
 }
@@ -248,6 +258,7 @@ static enum hkt_status drive_shares(struct share *shares, size_t nshares, struct
     enum hkt_status first = HKT_OK;
     bool moved;
 
+    (void)hkt__wait_follow(&shares[0].comm->options.wait, false);
     hkt__wait_begin(&wait, &shares[0].comm->options.wait);
     while (poll_shares(shares, nshares, calls, count, &moved) > 0) {
         if (moved) {
@@ -263,7 +274,7 @@ static enum hkt_status drive_shares(struct share *shares, size_t nshares, struct
                 end_share(&shares[i], share_expired(&shares[i]));
             } else if (advice == HKT__WAIT_TELL) {
                 if (shares[i].phase_count > 0 && !shares[i].is_p2p)
-                    hkt__notes_tell(shares[i].comm, &hkt__far_waiting(&shares[i].work)->bind.stamp);
+                    hkt__notes_tell(shares[i].comm, &hkt__far_waiting(&shares[i].work)->bind->stamp);
             } else {
                 /* Sleep on one of them only; the others are looked at again soon. */
                 hkt__comm_park(shares[i].comm, nshares > 1 ? 100000 : wait.sleep_ns);
@@ -342,15 +353,29 @@ void hkt__batch_queue(struct hkt__call *calls, size_t count)
         calls[i].ticket = hkt__turn_take(&calls[i].comm->turn);
 }
 
+/** Run the one collective of a batch in its turn. */
+static enum hkt_status run_alone(struct hkt__call *call)
+{
+    struct hkt__turn *turn = &call->comm->turn;
+
+    hkt__turn_wait(turn, call->ticket);
+    const enum hkt_status rc = run_one(call);
+
+    hkt__turn_pass(turn);
+    return rc;
+}
+
 enum hkt_status hkt__batch_run(struct hkt__call *calls, size_t count)
 {
     enum hkt_status rc;
 
+    if (count == 1 && calls[0].coll != HKT_SEND_RECV)
+        return run_alone(calls);
     /* A communicator's calls in the batch hold consecutive tickets: the turn of the first is the turn of all. */
     for (size_t i = 0; i < count; i++)
         if (is_first_of_comm(calls, i))
             hkt__turn_wait(&calls[i].comm->turn, calls[i].ticket);
-    rc = count == 1 && calls[0].coll != HKT_SEND_RECV ? run_one(calls) : run_many(calls, count);
+    rc = run_many(calls, count);
     for (size_t i = 0; i < count; i++)
         hkt__turn_pass(&calls[i].comm->turn);
     return rc;

@@ -66,8 +66,9 @@ HKT_NODISCARD enum hkt_status hkt__stream_enqueue(struct hkt_stream *stream, con
 HKT_NODISCARD enum hkt_status hkt__algo_list_parse(const char *list, const struct hkt__algo *forced[HKT_COLL_COUNT]);
 
 /* prepare.c */
-/** Algorithm, plan, slices and kernel for a call; kept by the communicator, good until its next preparation. */
-HKT_NODISCARD enum hkt_status hkt__prepare(const struct hkt__call *call, const struct hkt__prepared **out_prepared);
+/** Algorithm, plan, slices and kernel for a call; kept by the communicator, good until its next preparation. What its bind
+ *  leaves open is the caller's to fill. */
+HKT_NODISCARD enum hkt_status hkt__prepare(const struct hkt__call *call, struct hkt__prepared **out_prepared);
 /** The same for a device: the algorithm and its plan, good until the next preparation; user_ok: as struct hkt__select_args. */
 HKT_NODISCARD enum hkt_status hkt__prepare_far(const struct hkt__call *call, bool user_ok, const struct hkt__algo **out_algo,
                                                struct hkt__cached_plan **out_cached);
@@ -86,7 +87,8 @@ size_t hkt__vector_elems(const struct hkt__call *call);
 struct hkt__collective {
     struct hkt__call *call;
     struct hkt__cached_plan *cached;
-    struct hkt__bind bind;
+    struct hkt__bind *bind;      /* that of the prepared call, or own */
+    struct hkt__bind own;        /* where the grid is the call's own, or it runs on a device */
     struct hkt__record *record;
     size_t own_count;           /* what grid.counts points at for the buffer with one block */
     bool is_brief;              /* few bytes, and nothing has been waited for */

@@ -113,6 +113,8 @@ static enum hkt_status check_buffers(struct hkt__call *call, const struct hkt__e
 {
     const uintptr_t in = (uintptr_t)call->in, out = (uintptr_t)call->out;
 
+    call->staging.in_bytes = x->in_bytes;
+    call->staging.out_bytes = x->out_bytes;
     call->in_place = false;
     call->registered = call->comm->registered != NULL &&
                        (!x->in_used || hkt__registered_covers(call->comm, call->in, x->in_bytes)) &&
@@ -157,6 +159,7 @@ static enum hkt_status check_kind(const struct hkt__call *call, struct hkt__exte
 {
     enum hkt_status rc = HKT_OK;
 
+    *out = (struct hkt__extent){0};
     if (hkt_dtype_size(call->dtype) == 0)
         return hkt__fail(HKT_ERR_INVALID, "%s: dtype %d is unknown", hkt_coll_name(call->coll), (int)call->dtype);
     if (takes_root(call->coll) && (call->root < 0 || call->root >= call->comm->nranks))
@@ -175,23 +178,20 @@ static enum hkt_status check_kind(const struct hkt__call *call, struct hkt__exte
 
 enum hkt_status hkt__call_check(struct hkt__call *call)
 {
-    struct hkt__extent extent = {0};
+    struct hkt__extent fresh;
+    const struct hkt__extent *extent = &fresh;
     enum hkt_status rc = HKT_OK;
 
     if (call->comm == NULL)
         return bad(call, "comm is NULL");
     if (is_known(call))
-        extent = call->comm->checked.extent;
+        extent = &call->comm->checked.extent;
     else
-        rc = check_kind(call, &extent);
+        rc = check_kind(call, &fresh);
     if (rc == HKT_OK)
-        rc = check_buffers(call, &extent);
-    if (rc < 0)
+        rc = check_buffers(call, extent);
+    if (rc < 0 || call->comm->cuda == NULL)
         return rc;
-    call->staging.in_bytes = extent.in_used ? extent.in_bytes : 0;
-    call->staging.out_bytes = extent.out_used ? extent.out_bytes : 0;
-    if (call->comm->cuda == NULL)
-        return HKT_OK;
     rc = hkt__stage_look(call);
     if (rc == HKT_ERR_INVALID)
         return rc;

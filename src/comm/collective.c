@@ -135,9 +135,9 @@ static enum hkt_status premultiply(struct hkt__call *call, const struct hkt__use
 enum hkt_status hkt__collective_grid(struct hkt__collective *work, const struct hkt__algo *algo)
 {
     const int32_t *ranks = hkt__site_ranks(&work->call->comm->site, algo);
-    const enum hkt_status rc = hkt__coll_is_v(work->call->coll) ? bind_blocks(work, &work->bind.grid) : HKT_OK;
+    const enum hkt_status rc = hkt__coll_is_v(work->call->coll) ? bind_blocks(work, &work->bind->grid) : HKT_OK;
 
-    return rc == HKT_OK && ranks != NULL ? sort_blocks(work, ranks, &work->bind.grid) : rc;
+    return rc == HKT_OK && ranks != NULL ? sort_blocks(work, ranks, &work->bind->grid) : rc;
 }
 
 enum hkt_status hkt__collective_start(struct hkt__collective *work, struct hkt__call *call)
@@ -156,8 +156,8 @@ enum hkt_status hkt__collective_go_on(struct hkt__collective *work)
     struct hkt__call *call = work->call;
     struct hkt_comm *comm = call->comm;
     const struct hkt__user_op *op = user_op(call);
-    const struct hkt__prepared *prepared;
-    struct hkt__bind *bind = &work->bind;
+    struct hkt__prepared *prepared;
+    struct hkt__bind *bind;
     const void *in;
     enum hkt_status rc;
 
@@ -177,7 +177,9 @@ enum hkt_status hkt__collective_go_on(struct hkt__collective *work)
     if (rc < 0)
         return rc;
     work->cached = prepared->cached;
-    *bind = prepared->bind;
+    if (!prepared->is_plain)
+        work->own = prepared->bind;
+    work->bind = bind = prepared->is_plain ? &prepared->bind : &work->own;
     bind->in = in;
     bind->out = call->out;
     bind->device = call->staging.is_lent ? &call->staging.device : NULL;
@@ -196,7 +198,7 @@ enum hkt_status hkt__collective_go_on(struct hkt__collective *work)
 static enum hkt_status look_at_arrivals(const struct hkt__collective *work)
 {
     const struct hkt_comm *comm = work->call->comm;
-    const struct hkt__stamp *own = &work->bind.stamp;
+    const struct hkt__stamp *own = &work->bind->stamp;
     const int links = hkt__plan_links(work->cached->plan);
 
     for (int i = 0; i < links; i++) {
@@ -226,13 +228,13 @@ enum hkt_status hkt__collective_poll(struct hkt__collective *work)
     if (work->state == HKT__COLLECTIVE_FAR)
         return hkt__far_poll(work);
     if (work->state == HKT__COLLECTIVE_LINKING) {
-        rc = work->cached->channels_open >= work->bind.channels ? HKT_OK
-                                                                : hkt__plans_link(comm, work->cached, work->bind.channels);
+        rc = work->cached->channels_open >= work->bind->channels ? HKT_OK
+                                                                : hkt__plans_link(comm, work->cached, work->bind->channels);
         if (rc != HKT_OK) {
             work->is_brief = false;
             return rc < 0 ? rc : look_at_arrivals(work);
         }
-        hkt__run_start(comm->run, work->cached->plan, &work->bind);
+        hkt__run_start(comm->run, work->cached->plan, work->bind);
         work->state = HKT__COLLECTIVE_RUNNING;
     }
     rc = hkt__run_poll(comm->run);
@@ -260,7 +262,7 @@ static void finish_result(const struct hkt__collective *work)
     if (call->op == HKT_AVG)
         hkt__divide(call->out, count, call->dtype, call->comm->nranks);
     else
-        work->bind.reduce(call->out, result, 1, count);
+        work->bind->reduce(call->out, result, 1, count);
 }
 
 enum hkt_status hkt__collective_finish(struct hkt__collective *work, enum hkt_status status)
@@ -273,7 +275,7 @@ enum hkt_status hkt__collective_finish(struct hkt__collective *work, enum hkt_st
         hkt__far_give_up(call->comm->far, status);
 
     work->state = HKT__COLLECTIVE_DONE;
-    if (status == HKT_OK && !was_far && (call->op == HKT_AVG || (call->comm->nranks == 1 && work->bind.reduce != NULL)))
+    if (status == HKT_OK && !was_far && (call->op == HKT_AVG || (call->comm->nranks == 1 && work->bind->reduce != NULL)))
         finish_result(work);
     if (call->staging.is_staged)
         status = hkt__stage_end(call, status);

@@ -257,9 +257,38 @@ void hkt__notes_dump(const struct hkt_comm *comm, FILE *file, int json);
 /* turn.c */
 enum hkt_status hkt__turn_init(struct hkt__turn *turn);
 void hkt__turn_fini(struct hkt__turn *turn);
-uint64_t hkt__turn_take(struct hkt__turn *turn);
-void hkt__turn_wait(struct hkt__turn *turn, uint64_t ticket);
-void hkt__turn_pass(struct hkt__turn *turn);
+/** What wait and pass do where it is not done at once. */
+void hkt__turn_await(struct hkt__turn *turn, uint64_t ticket);
+void hkt__turn_wake(struct hkt__turn *turn);
+void hkt__turn_await_left(struct hkt__turn *turn, uint64_t ticket);
+
+static inline uint64_t hkt__turn_take(struct hkt__turn *turn)
+{
+    /* Relaxed: one caller per communicator at a time, so the order of tickets is the caller's own. */
+    const uint64_t ticket = atomic_load_explicit(&turn->next, memory_order_relaxed);
+
+    atomic_store_explicit(&turn->next, ticket + 1, memory_order_relaxed);
+    return ticket;
+}
+
+static inline void hkt__turn_wait(struct hkt__turn *turn, uint64_t ticket)
+{
+    if (atomic_load_explicit(&turn->serving, memory_order_acquire) < ticket) /* T2 */
+        hkt__turn_await(turn, ticket);
+}
+
+static inline void hkt__turn_pass(struct hkt__turn *turn)
+{
+    const uint64_t served = atomic_load_explicit(&turn->serving, memory_order_relaxed); /* nobody else writes it */
+
+    atomic_store_explicit(&turn->serving, served + 1, memory_order_release); /* T1 */
+    if (atomic_load_explicit(&turn->waiters, memory_order_relaxed) != 0)
+        hkt__turn_wake(turn);
+    if (atomic_load_explicit(&turn->left, memory_order_acquire) < served) /* T4 */
+        hkt__turn_await_left(turn, served);
+    atomic_store_explicit(&turn->left, served + 1, memory_order_release); /* T3 */
+}
+
 /** Wait until every ticket given out has been served. */
 void hkt__turn_drain(struct hkt__turn *turn);
 

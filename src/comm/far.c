@@ -89,11 +89,12 @@ enum hkt_status hkt__far_start(struct hkt__collective *work)
     rc = check_capture(far, call);
     if (rc < 0)
         return rc;
-    work->bind = (struct hkt__bind){.stamp = hkt__call_stamp(call)};
+    work->own = (struct hkt__bind){.stamp = hkt__call_stamp(call)};
+    work->bind = &work->own;
     if (far->step == HKT__FAR_STAGE)
         return HKT_OK;
-    work->bind.stamp.op_seq = ++comm->counts.op_seq;
-    work->record = hkt__recorder_begin(&comm->watch.recorder, &work->bind.stamp, "device", -1);
+    work->bind->stamp.op_seq = ++comm->counts.op_seq;
+    work->record = hkt__recorder_begin(&comm->watch.recorder, &work->bind->stamp, "device", -1);
     return HKT_OK;
 }
 
@@ -150,7 +151,7 @@ static enum hkt_status find_plan(struct hkt__far *far, struct hkt__collective *w
     }
     if (rc < 0)
         return rc;
-    work->bind.grid = (struct hkt__grid){.cuts = hkt__plan_shape(work->cached->plan)->cuts, .count = call->count};
+    work->bind->grid = (struct hkt__grid){.cuts = hkt__plan_shape(work->cached->plan)->cuts, .count = call->count};
     far->current = find_row(far, row.algo, row.root, row.in_place);
     far->step = HKT__FAR_RUN;
     if (far->current >= 0)
@@ -162,7 +163,7 @@ static enum hkt_status find_plan(struct hkt__far *far, struct hkt__collective *w
         return rc;
     if (other >= 0) /* in place or not is a rank's own affair: the vote was then */
         return far->rows[other].status < 0 ? HKT_OK : far->rows[far->current].status;
-    far->own.stamp = work->bind.stamp;
+    far->own.stamp = work->bind->stamp;
     far->own.stamp.call |= hkt__call_pack(0, 0, 0, (unsigned)(row.algo - hkt__algos), 0); /* buffers in mapped memory on some only */
     far->step = HKT__FAR_VOTE;
     return hkt__far_exchange(far, far->rows[far->current].status);
@@ -271,7 +272,7 @@ static int multiply_in_place(const struct hkt__call *call, const struct hkt__cud
 static enum hkt_status enqueue(struct hkt__far *far, struct hkt__collective *work)
 {
     const struct hkt__call *call = work->call;
-    const struct hkt__grid *grid = &work->bind.grid;
+    const struct hkt__grid *grid = &work->bind->grid;
     struct hkt__cuda_factor factor;
     struct hkt__cuda_call launch = {
         .in = call->in, .out = call->out, .stream = call->far->stream, .dtype = call->dtype,

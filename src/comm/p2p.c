@@ -20,6 +20,7 @@ struct direction {
     int32_t head, tail;          /* calls of the group waiting for this direction; -1: none */
     bool is_running;
     struct hkt__record *record;
+    struct hkt__bind bind;       /* of the message that is running */
     struct hkt__stage_room stage; /* of messages on a GPU */
 };
 
@@ -249,15 +250,16 @@ static enum hkt_status start_message(struct hkt_comm *comm, struct direction *di
 {
     struct hkt__call *call = &comm->p2p->calls[dir->head];
     const enum hkt_status rc = hkt__stage_begin(call, &dir->stage);
-    const struct hkt__bind bind = {
-        .in = call->in, .out = call->out, .elem_bytes = hkt_dtype_size(call->dtype),
-        .grid = {.cuts = 1, .count = call->count}, .nslices = 1, .channels = 1, .lane_first = HKT__P2P_LANE,
-        .empty_frames = true, .device = call->staging.is_lent ? &call->staging.device : NULL, .dtype = call->dtype,
-        .stamp = message_stamp(call, dir->seq)};
 
     if (rc < 0)
         return rc;
-    hkt__run_start(dir->run, dir->plan, &bind);
+    dir->bind = (struct hkt__bind){
+        .in = call->in, .out = call->out, .elem_bytes = hkt_dtype_size(call->dtype),
+        .grid = {.cuts = 1, .count = call->count}, .chunk_bytes = call->count * hkt_dtype_size(call->dtype),
+        .nslices = 1, .channels = 1, .lane_first = HKT__P2P_LANE, .empty_frames = true,
+        .device = call->staging.is_lent ? &call->staging.device : NULL, .dtype = call->dtype,
+        .stamp = message_stamp(call, dir->seq)};
+    hkt__run_start(dir->run, dir->plan, &dir->bind);
     dir->is_running = true;
     return HKT_OK;
 }

@@ -206,6 +206,8 @@ static enum hkt_status prepare_anew(const struct hkt__call *call, struct hkt__pr
     prepared.bind.dtype = call->dtype;
     prepared.bind.empty_frames = call->count == 0 && !hkt__coll_is_v(call->coll);
     prepared.bind.grid = (struct hkt__grid){.cuts = hkt__plan_shape(prepared.cached->plan)->cuts, .count = call->count};
+    if (prepared.is_plain && prepared.bind.grid.cuts == 1 && prepared.bind.nslices == 1)
+        prepared.bind.chunk_bytes = call->count * prepared.bind.elem_bytes;
     prepared.bind.stamp = hkt__call_stamp(call);
     prepared.bind.stamp.call |= hkt__call_pack(0, 0, 0, (unsigned)(prepared.algo - hkt__algos), 0);
     prepared.bind.streaming = hkt__vector_elems(call) * hkt_dtype_size(call->dtype) >= HKT__NT_BYTES;
@@ -221,7 +223,7 @@ static enum hkt_status prepare_anew(const struct hkt__call *call, struct hkt__pr
     return HKT_OK;
 }
 
-enum hkt_status hkt__prepare(const struct hkt__call *call, const struct hkt__prepared **out_prepared)
+enum hkt_status hkt__prepare(const struct hkt__call *call, struct hkt__prepared **out_prepared)
 {
     struct hkt_comm *comm = call->comm;
     const uint32_t key = call_word(call);

@@ -26,40 +26,6 @@ void hkt__recorder_fini(struct hkt__recorder *recorder)
     hkt__free(recorder->ring);
 }
 
-struct hkt__record *hkt__recorder_begin(struct hkt__recorder *recorder, const struct hkt__stamp *stamp,
-                                        const char *algo, int peer)
-{
-    /* Relaxed: only this thread counts. */
-    const uint64_t index = atomic_load_explicit(&recorder->written, memory_order_relaxed);
-    struct hkt__record *record = &recorder->ring[index & (recorder->capacity - 1)];
-
-    atomic_store_explicit(&record->op_seq, stamp->op_seq, memory_order_release); /* R2, as all that follow */
-    atomic_store_explicit(&record->call, stamp->call, memory_order_release);
-    atomic_store_explicit(&record->root, stamp->root, memory_order_release);
-    atomic_store_explicit(&record->count, stamp->count, memory_order_release);
-    atomic_store_explicit(&record->algo, algo, memory_order_release);
-    atomic_store_explicit(&record->peer, peer, memory_order_release);
-    atomic_store_explicit(&record->started, hkt__ticks(), memory_order_release);
-    atomic_store_explicit(&record->ended, 0, memory_order_release);
-    atomic_store_explicit(&record->status, HKT_IN_PROGRESS, memory_order_release);
-    atomic_store_explicit(&record->state, HKT__RECORD_RUNNING, memory_order_release);
-    if (peer < 0)
-        atomic_store_explicit(&recorder->entered, stamp->op_seq, memory_order_release);
-    atomic_store_explicit(&recorder->written, index + 1, memory_order_release); /* R1 */
-    return record;
-}
-
-void hkt__recorder_end(struct hkt__recorder *recorder, struct hkt__record *record, enum hkt_status status, bool is_brief)
-{
-    /* Relaxed: this thread wrote it. */
-    const uint64_t ended = is_brief ? atomic_load_explicit(&record->started, memory_order_relaxed) : hkt__ticks();
-
-    atomic_store_explicit(&record->ended, ended, memory_order_release);
-    atomic_store_explicit(&record->status, status, memory_order_release);
-    atomic_store_explicit(&record->state, status == HKT_OK ? HKT__RECORD_DONE : HKT__RECORD_FAILED, memory_order_release);
-    recorder->finished++;
-}
-
 uint64_t hkt__recorder_count(const struct hkt__recorder *recorder)
 {
     return atomic_load_explicit(&recorder->written, memory_order_acquire); /* A1 */

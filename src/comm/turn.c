@@ -1,5 +1,6 @@
 /* Tickets: calls take a number, whoever runs them waits for it. Uncontended (one thread, no streams) it is a few loads and
  * stores; waiters sleep on a condition variable.
+ * What is done in each call is in comm_int.h; here is the rest.
  *   T1: pass stores serving with release after the operation's last effect; T2: the next runner's acquire.
  *   T3: pass stores left with release as the last thing it does to the turn, after those before it have; T4: they, and who is
  *   about to free the turn, acquire.
@@ -33,19 +34,8 @@ void hkt__turn_fini(struct hkt__turn *turn)
     pthread_mutex_destroy(&turn->lock);
 }
 
-uint64_t hkt__turn_take(struct hkt__turn *turn)
+void hkt__turn_await(struct hkt__turn *turn, uint64_t ticket)
 {
-    /* Relaxed: one caller per communicator at a time, so the order of tickets is the caller's own. */
-    const uint64_t ticket = atomic_load_explicit(&turn->next, memory_order_relaxed);
-
-    atomic_store_explicit(&turn->next, ticket + 1, memory_order_relaxed);
-    return ticket;
-}
-
-void hkt__turn_wait(struct hkt__turn *turn, uint64_t ticket)
-{
-    if (atomic_load_explicit(&turn->serving, memory_order_acquire) >= ticket) /* T2 */
-        return;
     pthread_mutex_lock(&turn->lock);
     /* seq_cst: the waiter is announced before it looks. */
     atomic_fetch_add_explicit(&turn->waiters, 1, memory_order_seq_cst);
@@ -59,7 +49,7 @@ void hkt__turn_wait(struct hkt__turn *turn, uint64_t ticket)
 
 /** A stream's thread that ran an operation may be on its way out still: a few instructions, once it has a core. Under a real-time
  *  policy a yield gives none to a thread of lower priority; a sleep does. */
-static void await_left(struct hkt__turn *turn, uint64_t ticket)
+void hkt__turn_await_left(struct hkt__turn *turn, uint64_t ticket)
 {
     for (int tries = 0; atomic_load_explicit(&turn->left, memory_order_acquire) < ticket; tries += tries < YIELDS) { /* T4 */
         if (tries < YIELDS)
@@ -69,18 +59,11 @@ static void await_left(struct hkt__turn *turn, uint64_t ticket)
     }
 }
 
-void hkt__turn_pass(struct hkt__turn *turn)
+void hkt__turn_wake(struct hkt__turn *turn)
 {
-    const uint64_t served = atomic_load_explicit(&turn->serving, memory_order_relaxed); /* nobody else writes it */
-
-    atomic_store_explicit(&turn->serving, served + 1, memory_order_release); /* T1 */
-    if (atomic_load_explicit(&turn->waiters, memory_order_relaxed) != 0) {
-        pthread_mutex_lock(&turn->lock);
-        pthread_cond_broadcast(&turn->changed);
-        pthread_mutex_unlock(&turn->lock);
-    }
-    await_left(turn, served);
-    atomic_store_explicit(&turn->left, served + 1, memory_order_release); /* T3 */
+    pthread_mutex_lock(&turn->lock);
+    pthread_cond_broadcast(&turn->changed);
+    pthread_mutex_unlock(&turn->lock);
 }
 
 void hkt__turn_drain(struct hkt__turn *turn)
@@ -88,5 +71,5 @@ void hkt__turn_drain(struct hkt__turn *turn)
     const uint64_t next = atomic_load_explicit(&turn->next, memory_order_relaxed);
 
     hkt__turn_wait(turn, next);
-    await_left(turn, next);
+    hkt__turn_await_left(turn, next);
 }

@@ -97,6 +97,8 @@ struct hkt__bind {
     void *out;
     size_t elem_bytes;
     struct hkt__grid grid;
+    size_t chunk_bytes;              /* of each chunk of IN and OUT, which lie one after the other, where that is so: blocks alike,
+                                        in one piece each, in one slice. 0: the grid tells */
     int32_t nslices;
     int32_t channels;                /* replicas of the plan's lanes; slices are dealt round-robin */
     int32_t lane_first;              /* the plan's lane 0 is this channel lane */
@@ -118,7 +120,7 @@ HKT_NODISCARD enum hkt_status hkt__run_create(struct hkt__exec_env *env, struct 
 HKT_NODISCARD enum hkt_status hkt__run_reserve(struct hkt__run *run, const struct hkt__plan *plan, int channels);
 void hkt__run_destroy(struct hkt__run *run);
 
-/** Start a call; the plan's channels are open and the run reserved for it. bind is copied. */
+/** Start a call; the plan's channels are open and the run reserved for it. Borrows bind until the run is over. */
 void hkt__run_start(struct hkt__run *run, const struct hkt__plan *plan, const struct hkt__bind *bind);
 /** Do what can be done now. OK: finished. IN_PROGRESS: something moved. AGAIN: nothing could move. Failures: PEER_LOST,
  *  CORRUPT, MISMATCH from here, others from the transport; the run is then over. */

@@ -73,7 +73,7 @@ static size_t piece_limit(const struct hkt__run *run, const struct hkt__entry *e
 /** Where data are of which this rank touches `places` times as much as an operand's slice of `total` bytes. */
 static enum hkt__reach reach_of(const struct hkt__run *run, size_t total, int32_t places)
 {
-    const size_t touched = total * (size_t)places * (size_t)run->bind.nslices;
+    const size_t touched = total * (size_t)places * (size_t)run->bind->nslices;
 
     return touched >= PAST_MIN ? HKT__REACH_PAST : touched >= BEYOND_MIN ? HKT__REACH_BEYOND : HKT__REACH_CACHED;
 }
@@ -101,9 +101,9 @@ static enum hkt_status fold_args(struct hkt__run *run, const struct hkt__entry *
         srcs[i] = bounce;
         bounce += bytes;
     }
-    if (reach != HKT__REACH_CACHED && run->bind.spread != NULL && run->bind.callback == NULL)
-        run->bind.spread(&(struct hkt__spread){.dsts = &to->data, .srcs = srcs, .ndsts = 1, .nsrcs = entry->arg_count,
-                                               .count = bytes / run->bind.elem_bytes, .reach = reach});
+    if (reach != HKT__REACH_CACHED && run->bind->spread != NULL && run->bind->callback == NULL)
+        run->bind->spread(&(struct hkt__spread){.dsts = &to->data, .srcs = srcs, .ndsts = 1, .nsrcs = entry->arg_count,
+                                               .count = bytes / run->bind->elem_bytes, .reach = reach});
     else
         hkt__run_fold(run, to->data, srcs, entry->arg_count, bytes);
     return HKT_OK;
@@ -113,7 +113,7 @@ static enum hkt_status reduce_args(struct hkt__run *run, struct hkt__cursor *cur
                                    size_t total)
 {
     /* A callback takes two inputs at a time: its result so far must not lie on an input still to come. */
-    const bool staged = run->bind.callback != NULL && entry->arg_count > 2;
+    const bool staged = run->bind->callback != NULL && entry->arg_count > 2;
     const size_t limit = staged && piece_limit(run, entry) > NEAR_PIECE ? NEAR_PIECE : piece_limit(run, entry);
     char *sum = run->env->bounce + READ_BYTES;
     const bool is_kept = entry->dst.buf == HKT__SCRATCH || run->plan->shape.in_place || staged; /* used soon, or read just now */
@@ -173,8 +173,8 @@ static void spread_near(struct hkt__run *run, struct hkt__cursor *cursor, const 
             run->env->srcs[i] = locate(run, &from[i], cursor, bytes);
         for (int32_t i = 0; i < spread.ndsts; i++)
             run->env->places[i] = locate(run, &to[i], cursor, bytes);
-        spread.count = bytes / run->bind.elem_bytes;
-        run->bind.spread(&spread);
+        spread.count = bytes / run->bind->elem_bytes;
+        run->bind->spread(&spread);
         hkt__segment_advance(run, &entry->dst, cursor, bytes);
     }
     if (spread.reach == HKT__REACH_PAST)
@@ -208,11 +208,11 @@ static enum hkt_status spread_args(struct hkt__run *run, struct hkt__cursor *cur
     const struct hkt__arg *from = &run->plan->args[entry->arg_first], *to = &run->plan->args[entry[1].arg_first];
     const size_t limit = piece_limit(run, entry), piece = count_far(run, to, entry[1].arg_count) > 0 ? FAR_PIECE : NEAR_PIECE;
     /* In place the results go where inputs were just read from: these lines are in the cache. */
-    const bool streaming = run->bind.streaming && !run->plan->shape.in_place;
+    const bool streaming = run->bind->streaming && !run->plan->shape.in_place;
     char *sum = run->env->bounce + READ_BYTES;
 
     cursor->is_spread = true;
-    if (run->bind.spread != NULL && run->bind.callback == NULL && limit == SIZE_MAX && piece == NEAR_PIECE) {
+    if (run->bind->spread != NULL && run->bind->callback == NULL && limit == SIZE_MAX && piece == NEAR_PIECE) {
         spread_near(run, cursor, entry, total);
         return HKT_OK;
     }
@@ -248,7 +248,7 @@ static enum hkt_status copy_operand(struct hkt__run *run, struct hkt__cursor *cu
 {
     const size_t total = hkt__operand_bytes(run, &from->x, cursor->slice);
     const bool far = hkt__is_far(run, &from->x, from->rank);
-    const struct hkt__bind_device *device = hkt__is_on_device(run, &from->x) || hkt__is_on_device(run, &to->x) ? run->bind.device : NULL;
+    const struct hkt__bind_device *device = hkt__is_on_device(run, &from->x) || hkt__is_on_device(run, &to->x) ? run->bind->device : NULL;
     enum hkt_status rc = HKT_OK;
 
     while (cursor->done < total && rc == HKT_OK) {
@@ -262,10 +262,10 @@ static enum hkt_status copy_operand(struct hkt__run *run, struct hkt__cursor *cu
         else if (far)
             rc = peer_read(run, from->rank, dst.data, src.data, bytes);
         else
-            rc = store(run, to, dst.data, src.data, bytes, run->bind.streaming);
+            rc = store(run, to, dst.data, src.data, bytes, run->bind->streaming);
         hkt__segment_advance(run, &from->x, cursor, bytes);
     }
-    if (run->bind.streaming)
+    if (run->bind->streaming)
         hkt__stores_settle();
     return rc;
 }
@@ -317,7 +317,7 @@ enum hkt_status hkt__step_local(struct hkt__run *run, struct hkt__cursor *cursor
         cursor->is_spread = false;
         return HKT_OK;
     }
-    if (entry->kind == HKT__WRITE && run->bind.device == NULL)
+    if (entry->kind == HKT__WRITE && run->bind->device == NULL)
         return write_args(run, entry, cursor->slice);
     if (entry->kind == HKT__WRITE) {
         for (int32_t i = 1; i < entry->arg_count; i++) {

@@ -173,6 +173,15 @@ static void mark_spreads(struct hkt__plan *plan)
     }
 }
 
+/** Can the first entry of a queue be sent when the call starts? Not in direct plans, where peers may read what lies there. */
+static bool is_prompt(const struct hkt__plan *plan, const struct hkt__plan_queue *queue)
+{
+    const struct hkt__entry *first = &plan->entries[queue->first];
+
+    return !plan->direct && first->kind == HKT__SEND && first->dep_count == 0 && first->feeder < 0 && !first->uses_scratch &&
+           plan->args[first->arg_first].x.count == 1;
+}
+
 enum hkt_status hkt__plan_create(const struct hkt__sched *sched, bool direct, bool user_direct,
                                  struct hkt__plan **out_plan)
 {
@@ -206,8 +215,10 @@ enum hkt_status hkt__plan_create(const struct hkt__sched *sched, bool direct, bo
         fill_entry(sched, &place, i, plan);
     mark_spreads(plan);
     plan->only_receives = plan->nlinks > 0;
-    for (int32_t q = 0; q < plan->nqueues; q++)
+    for (int32_t q = 0; q < plan->nqueues; q++) {
+        plan->queues[q].is_prompt = is_prompt(plan, &plan->queues[q]);
         plan->only_receives &= plan->queues[q].kind != HKT__QUEUE_TX;
+    }
     rc = mark_lasting(plan);
     if (rc < 0)
         goto destroy;

@@ -25,6 +25,7 @@ struct hkt__entry {
 
 struct hkt__plan_queue {
     uint8_t kind, lane;
+    bool is_prompt;               /* its first entry sends one chunk of IN or OUT and waits for nothing of this call */
     int32_t peer;                 /* -1: local */
     int32_t first, count;         /* entries */
 };

@@ -47,7 +47,7 @@ void hkt__run_describe(const struct hkt__run *run, char *out_text, size_t bytes)
     if (queue->peer >= 0)
         snprintf(who, sizeof who, "rank %d", queue->peer);
     snprintf(out_text, bytes, "%s %s (%s, slice %d of %d, step %d of %d)", waits[queue->kind], who,
-             run->plan->shape.algo, cursor->slice + 1, run->bind.nslices, cursor->pos + 1, queue->count);
+             run->plan->shape.algo, cursor->slice + 1, run->bind->nslices, cursor->pos + 1, queue->count);
 }
 
 void hkt__call_print(const struct hkt__stamp *stamp, char *out_text, size_t bytes)

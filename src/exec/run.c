@@ -66,7 +66,7 @@ size_t hkt__exec_instance_bytes(const struct hkt__exec_env *env, bool direct)
 /** Tell peers where IN and OUT of this call are. */
 static void publish_buffers(const struct hkt__run *run, struct hkt__window_head *head)
 {
-    const void *const data[2] = {run->bind.in, run->bind.out};
+    const void *const data[2] = {run->bind->in, run->bind->out};
     struct hkt__tp *tp = run->env->memory_tp;
 
     for (int buf = HKT__IN; buf <= HKT__OUT; buf++) {
@@ -78,37 +78,10 @@ static void publish_buffers(const struct hkt__run *run, struct hkt__window_head 
     }
 }
 
-void hkt__run_start(struct hkt__run *run, const struct hkt__plan *plan, const struct hkt__bind *bind)
-{
-    struct hkt__exec_env *env = run->env;
-
-    run->plan = plan;
-    run->bind = *bind;
-    run->direct_base = env->direct_slices;
-    run->slices_free = run->slices_near = 0;
-    run->slices_told = 0;
-    run->has_lent = false;
-    run->ncursors = plan->nqueues * bind->channels;
-    run->nactive = 0;
-    for (int32_t i = 0, queue = 0, replica = 0; i < run->ncursors; i++) {
-        run->cursors[i] = (struct hkt__cursor){.queue = queue, .replica = replica, .slice = replica};
-        if (replica < bind->nslices)
-            run->active[run->nactive++] = i;
-        if (++queue == plan->nqueues) {
-            queue = 0;
-            replica++;
-        }
-    }
-    if (plan->user_direct)
-        publish_buffers(run, env->windows[env->rank]);
-    if (plan->direct)
-        env->direct_slices += (uint64_t)bind->nslices;
-}
-
 /** Slices that every queue of every replica has finished: [0, result). */
 static int32_t slices_finished(const struct hkt__run *run)
 {
-    int32_t low = run->bind.nslices;
+    int32_t low = run->bind->nslices;
 
     for (int32_t i = 0; i < run->ncursors; i++)
         if (run->cursors[i].slice < low)
@@ -146,7 +119,7 @@ static bool is_near(struct hkt__run *run, int32_t slice)
 {
     if (slice < run->slices_near)
         return true;
-    if (slice >= HKT__SCRATCH_INSTANCES && slices_finished(run) <= slice - HKT__SCRATCH_INSTANCES)
+    if (slices_finished(run) <= slice - HKT__SCRATCH_INSTANCES)
         return false;
     run->slices_near = slice + 1;
     return true;
@@ -206,7 +179,7 @@ static size_t send_limit(const struct hkt__run *run, const struct hkt__cursor *c
 
 static enum hkt_status advance_entry(struct hkt__run *run, struct hkt__cursor *cursor, const struct hkt__entry *entry)
 {
-    const bool is_empty = cursor->total == 0 && run->bind.empty_frames;
+    const bool is_empty = cursor->total == 0 && run->bind->empty_frames;
 
     switch (entry->kind) {
     case HKT__SEND:
@@ -227,6 +200,21 @@ static enum hkt_status advance_entry(struct hkt__run *run, struct hkt__cursor *c
     }
 }
 
+/** hkt__step_measure, with the common case of small calls here: one chunk of a buffer, in one piece. */
+static void measure(const struct hkt__run *run, struct hkt__cursor *cursor, const struct hkt__operand *x)
+{
+    const struct hkt__bind *bind = run->bind;
+
+    if (bind->chunk_bytes == 0 || x->count != 1 || x->buf == HKT__SCRATCH) {
+        hkt__step_measure(run, cursor, x);
+        return;
+    }
+    char *base = x->buf == HKT__OUT ? bind->out : (char *)(uintptr_t)bind->in;
+
+    cursor->whole = base + (size_t)hkt__span_at(&x->at, 0) * bind->chunk_bytes;
+    cursor->total = bind->chunk_bytes;
+}
+
 /** Begin the entry at the head if its turn has come. */
 static bool open_entry(struct hkt__run *run, struct hkt__cursor *cursor, const struct hkt__entry *entry)
 {
@@ -242,7 +230,7 @@ static bool open_entry(struct hkt__run *run, struct hkt__cursor *cursor, const s
     cursor->done = 0;
     cursor->total = 0;
     if (entry->kind <= HKT__RECV_REDUCE)
-        hkt__step_measure(run, cursor, entry);
+        measure(run, cursor, entry->kind == HKT__SEND ? &run->plan->args[entry->arg_first].x : &entry->dst);
     return true;
 }
 
@@ -254,9 +242,9 @@ static void close_entry(struct hkt__run *run, struct hkt__cursor *cursor, int32_
         return;
     cursor->pos = 0;
     cursor->rounds++;
-    cursor->slice += run->bind.channels;
-    if (cursor->slice > run->bind.nslices)
-        cursor->slice = run->bind.nslices;
+    cursor->slice += run->bind->channels;
+    if (cursor->slice > run->bind->nslices)
+        cursor->slice = run->bind->nslices;
     if (run->plan->direct)
         announce_slices(run);
 }
@@ -267,7 +255,7 @@ static enum hkt_status advance_queue(struct hkt__run *run, struct hkt__cursor *c
     const struct hkt__plan_queue *queue = &run->plan->queues[cursor->queue];
     enum hkt_status result = HKT_AGAIN;
 
-    while (cursor->slice < run->bind.nslices) {
+    while (cursor->slice < run->bind->nslices) {
         const struct hkt__entry *entry = &run->plan->entries[queue->first + cursor->pos];
 
         if (!cursor->open && !open_entry(run, cursor, entry))
@@ -282,6 +270,46 @@ static enum hkt_status advance_queue(struct hkt__run *run, struct hkt__cursor *c
         result = HKT_IN_PROGRESS;
     }
     return HKT_OK;
+}
+
+/** Small messages that wait for nothing go out before anything else of a call is set up. */
+static void begin_with_send(struct hkt__run *run, struct hkt__cursor *cursor, const struct hkt__plan_queue *queue)
+{
+    if (hkt__step_send_at_once(run, cursor, &run->plan->entries[queue->first]))
+        close_entry(run, cursor, queue->count);
+}
+
+void hkt__run_start(struct hkt__run *run, const struct hkt__plan *plan, const struct hkt__bind *bind)
+{
+    struct hkt__exec_env *env = run->env;
+    const bool is_small = bind->chunk_bytes - 1 < HKT__TP_SMALL && bind->device == NULL && !env->crc;
+
+    run->plan = plan;
+    run->bind = bind;
+    run->direct_base = env->direct_slices;
+    run->slices_free = 0;
+    run->slices_near = HKT__SCRATCH_INSTANCES;
+    run->slices_told = 0;
+    run->has_lent = false;
+    run->ncursors = plan->nqueues * bind->channels;
+    run->nactive = 0;
+    for (int32_t i = 0, queue = 0, replica = 0; i < run->ncursors; i++) {
+        struct hkt__cursor *cursor = &run->cursors[i];
+
+        *cursor = (struct hkt__cursor){.queue = queue, .replica = replica, .slice = replica};
+        if (is_small && plan->queues[queue].is_prompt && replica == 0)
+            begin_with_send(run, cursor, &plan->queues[queue]);
+        if (cursor->slice < bind->nslices)
+            run->active[run->nactive++] = i;
+        if (++queue == plan->nqueues) {
+            queue = 0;
+            replica++;
+        }
+    }
+    if (plan->user_direct)
+        publish_buffers(run, env->windows[env->rank]);
+    if (plan->direct)
+        env->direct_slices += (uint64_t)bind->nslices;
 }
 
 /** What was sent from where it lies is the caller's again when the run is over, not before. */

@@ -22,7 +22,7 @@ struct hkt__cursor {
 struct hkt__run {
     struct hkt__exec_env *env;
     const struct hkt__plan *plan;
-    struct hkt__bind bind;
+    const struct hkt__bind *bind;
     uint64_t direct_base;      /* slices of direct plans before this run */
     int32_t slices_free;       /* slices whose scratch instance is known to be free: [0, slices_free) */
     int32_t slices_near;       /* slices that may be sent: [0, slices_near) */
@@ -45,13 +45,13 @@ bool hkt__is_far(const struct hkt__run *run, const struct hkt__operand *x, int r
 /** True for operands in memory of a device, which the CPU does not touch. */
 static inline bool hkt__is_on_device(const struct hkt__run *run, const struct hkt__operand *x)
 {
-    return run->bind.device != NULL && x->buf != HKT__SCRATCH && run->bind.device->has[x->buf];
+    return run->bind->device != NULL && x->buf != HKT__SCRATCH && run->bind->device->has[x->buf];
 }
 
 /** Bytes of an operand in a slice; the first piece with bytes becomes the cursor's. */
 size_t hkt__operand_bytes(const struct hkt__run *run, const struct hkt__operand *x, int32_t slice);
-/** Find out where and how large the operand is that the entry at the head moves through a channel. */
-void hkt__step_measure(const struct hkt__run *run, struct hkt__cursor *cursor, const struct hkt__entry *entry);
+/** Find out where and how large the operand x is that the entry at the head moves through a channel. */
+void hkt__step_measure(const struct hkt__run *run, struct hkt__cursor *cursor, const struct hkt__operand *x);
 /** Segment at (piece, offset) of x as it lies at `rank`; adjacent pieces are joined. Never empty before the end. */
 struct hkt__segment hkt__segment_at(const struct hkt__run *run, const struct hkt__operand *x, int rank,
                                     const struct hkt__cursor *at);
@@ -64,6 +64,10 @@ bool hkt__deps_are_done(const struct hkt__run *run, const struct hkt__cursor *cu
 
 /** Is anything lent to the channel that a queue sends to? */
 bool hkt__step_is_lent(const struct hkt__run *run, const struct hkt__cursor *cursor);
+
+/** Send the entry at the head of a prompt queue, at most HKT__TP_SMALL bytes. False: it was not; polls will do it, or find out
+ *  why it cannot be. */
+bool hkt__step_send_at_once(struct hkt__run *run, const struct hkt__cursor *cursor, const struct hkt__entry *entry);
 
 /** Advance the head entry. OK: done. IN_PROGRESS: moved, then blocked. AGAIN: blocked. */
 enum hkt_status hkt__step_send(struct hkt__run *run, struct hkt__cursor *cursor, const struct hkt__entry *entry,

@@ -12,8 +12,10 @@ static size_t piece_bytes(const struct hkt__run *run, const struct hkt__operand 
 {
     size_t first, count;
 
-    hkt__grid_span(&run->bind.grid, x->like_buf, hkt__span_at(&x->like, i), slice, run->bind.nslices, &first, &count);
-    return count * run->bind.elem_bytes;
+    if (run->bind->chunk_bytes > 0)
+        return run->bind->chunk_bytes;
+    hkt__grid_span(&run->bind->grid, x->like_buf, hkt__span_at(&x->like, i), slice, run->bind->nslices, &first, &count);
+    return count * run->bind->elem_bytes;
 }
 
 /** Base of a buffer as it lies at `rank`. */
@@ -36,7 +38,7 @@ static char *buffer_base(const struct hkt__run *run, int buf, int rank, int32_t 
             return memory->base + (theirs->offset - 1);
         return (char *)(uintptr_t)theirs->address;
     }
-    return buf == HKT__OUT ? run->bind.out : (char *)(uintptr_t)run->bind.in;
+    return buf == HKT__OUT ? run->bind->out : (char *)(uintptr_t)run->bind->in;
 }
 
 bool hkt__is_far(const struct hkt__run *run, const struct hkt__operand *x, int rank)
@@ -53,9 +55,11 @@ static struct hkt__segment piece_segment(const struct hkt__run *run, const struc
     size_t first, count;
 
     if (x->buf == HKT__SCRATCH)
-        return (struct hkt__segment){base + (size_t)chunk * run->bind.scratch_pitch, piece_bytes(run, x, i, slice)};
-    hkt__grid_span(&run->bind.grid, x->buf, chunk, slice, run->bind.nslices, &first, &count);
-    return (struct hkt__segment){base + first * run->bind.elem_bytes, count * run->bind.elem_bytes};
+        return (struct hkt__segment){base + (size_t)chunk * run->bind->scratch_pitch, piece_bytes(run, x, i, slice)};
+    if (run->bind->chunk_bytes > 0)
+        return (struct hkt__segment){base + (size_t)chunk * run->bind->chunk_bytes, run->bind->chunk_bytes};
+    hkt__grid_span(&run->bind->grid, x->buf, chunk, slice, run->bind->nslices, &first, &count);
+    return (struct hkt__segment){base + first * run->bind->elem_bytes, count * run->bind->elem_bytes};
 }
 
 size_t hkt__operand_bytes(const struct hkt__run *run, const struct hkt__operand *x, int32_t slice)
@@ -67,10 +71,8 @@ size_t hkt__operand_bytes(const struct hkt__run *run, const struct hkt__operand 
     return total;
 }
 
-void hkt__step_measure(const struct hkt__run *run, struct hkt__cursor *cursor, const struct hkt__entry *entry)
+void hkt__step_measure(const struct hkt__run *run, struct hkt__cursor *cursor, const struct hkt__operand *x)
 {
-    const struct hkt__operand *x = entry->kind == HKT__SEND ? &run->plan->args[entry->arg_first].x : &entry->dst;
-
     cursor->whole = NULL;
     if (x->count != 1) {
         cursor->total = hkt__operand_bytes(run, x, cursor->slice);
@@ -149,7 +151,7 @@ static inline void moving_advance(const struct hkt__run *run, const struct hkt__
 static struct hkt__chan *channel(const struct hkt__run *run, const struct hkt__cursor *cursor, struct hkt__chan **table)
 {
     const struct hkt__plan_queue *queue = &run->plan->queues[cursor->queue];
-    const int lane = run->bind.lane_first + cursor->replica * run->plan->shape.nlanes + queue->lane;
+    const int lane = run->bind->lane_first + cursor->replica * run->plan->shape.nlanes + queue->lane;
 
     return table[queue->peer * run->env->lanes + lane];
 }
@@ -157,10 +159,10 @@ static struct hkt__chan *channel(const struct hkt__run *run, const struct hkt__c
 /** The stamp of a message: where block sizes differ by rank, its count is that of the message. */
 static struct hkt__stamp message_stamp(const struct hkt__run *run, const struct hkt__cursor *cursor)
 {
-    struct hkt__stamp stamp = run->bind.stamp;
+    struct hkt__stamp stamp = run->bind->stamp;
 
     if (!run->plan->shape.uniform_blocks)
-        stamp.count = cursor->total / run->bind.elem_bytes;
+        stamp.count = cursor->total / run->bind->elem_bytes;
     return stamp;
 }
 
@@ -178,7 +180,7 @@ static enum hkt_status publish(struct hkt__run *run, const struct hkt__cursor *c
 /** Copy between a frame and memory of the operand x. */
 static enum hkt_status copy_bytes(const struct hkt__run *run, const struct hkt__operand *x, void *to, const void *from, size_t bytes)
 {
-    const struct hkt__bind_device *device = run->bind.device;
+    const struct hkt__bind_device *device = run->bind->device;
 
     if (hkt__is_on_device(run, x))
         return device->copy(device->arg, to, from, bytes);
@@ -259,11 +261,11 @@ static enum hkt_status send_frame(struct hkt__run *run, const struct hkt__cursor
     return rc == HKT_OK ? publish(run, cursor, chan, room->data, room, *bytes) : rc;
 }
 
-/** Is the operand of a SEND one small piece of memory of the host, none of it sent? */
-static bool is_small(const struct hkt__run *run, const struct hkt__cursor *cursor, const struct hkt__operand *x)
+/** Is the operand of a SEND one small piece of memory of the host, none of it sent, all of which may go out? */
+static bool is_small(const struct hkt__run *run, const struct hkt__cursor *cursor, size_t limit)
 {
-    return cursor->whole != NULL && cursor->total > 0 && cursor->total <= HKT__TP_SMALL && cursor->done == 0 &&
-           !hkt__is_on_device(run, x);
+    return cursor->total - 1 < HKT__TP_SMALL && cursor->whole != NULL && cursor->done == 0 && limit >= cursor->total &&
+           run->bind->device == NULL;
 }
 
 /** Send all of a small operand in one step. */
@@ -282,8 +284,9 @@ static enum hkt_status send_small(struct hkt__run *run, struct hkt__cursor *curs
     return HKT_OK;
 }
 
-enum hkt_status hkt__step_send(struct hkt__run *run, struct hkt__cursor *cursor, const struct hkt__entry *entry,
-                               size_t limit)
+/** Send frame by frame, at most `limit` bytes of the operand. */
+static enum hkt_status send_frames(struct hkt__run *run, struct hkt__cursor *cursor, const struct hkt__entry *entry,
+                                   size_t limit)
 {
     struct hkt__chan *chan = channel(run, cursor, run->env->tx);
     const struct hkt__operand *x = &run->plan->args[entry->arg_first].x;
@@ -291,8 +294,6 @@ enum hkt_status hkt__step_send(struct hkt__run *run, struct hkt__cursor *cursor,
 
     if (limit > cursor->total)
         limit = cursor->total;
-    if (is_small(run, cursor, x) && limit == cursor->total && chan->ops->tx_small != NULL)
-        return send_small(run, cursor, chan);
     while (cursor->done < cursor->total) {
         struct hkt__room room;
         size_t bytes = limit - cursor->done;
@@ -304,7 +305,7 @@ enum hkt_status hkt__step_send(struct hkt__run *run, struct hkt__cursor *cursor,
         if (rc != HKT_OK)
             return rc == HKT_AGAIN ? result : rc;
         if (room.bytes < bytes)
-            bytes = room.bytes - room.bytes % run->bind.elem_bytes;
+            bytes = room.bytes - room.bytes % run->bind->elem_bytes;
         rc = send_frame(run, cursor, entry, &room, &bytes);
         if (rc != HKT_OK)
             return rc;
@@ -315,11 +316,44 @@ enum hkt_status hkt__step_send(struct hkt__run *run, struct hkt__cursor *cursor,
     return HKT_OK;
 }
 
+enum hkt_status hkt__step_send(struct hkt__run *run, struct hkt__cursor *cursor, const struct hkt__entry *entry,
+                               size_t limit)
+{
+    struct hkt__chan *chan = channel(run, cursor, run->env->tx);
+
+    if (is_small(run, cursor, limit) && chan->ops->tx_small != NULL)
+        return send_small(run, cursor, chan);
+    return send_frames(run, cursor, entry, limit);
+}
+
+bool hkt__step_send_at_once(struct hkt__run *run, const struct hkt__cursor *cursor, const struct hkt__entry *entry)
+{
+    struct hkt__chan *chan = channel(run, cursor, run->env->tx);
+    const struct hkt__operand *x = &run->plan->args[entry->arg_first].x;
+    const struct hkt__bind *bind = run->bind;
+    const char *base = x->buf == HKT__OUT ? bind->out : bind->in;
+    const size_t bytes = bind->chunk_bytes;
+
+    if (chan->ops->tx_small == NULL ||
+        chan->ops->tx_small(chan, base + (size_t)hkt__span_at(&x->at, 0) * bytes, bytes, &bind->stamp) != HKT_OK)
+        return false;
+    run->env->bytes_sent += bytes;
+    return true;
+}
+
+/** Does a frame belong to the message that the cursor receives? */
+static bool is_expected(const struct hkt__run *run, const struct hkt__cursor *cursor, const struct hkt__stamp *stamp)
+{
+    const struct hkt__stamp *own = &run->bind->stamp;
+    const size_t count = run->plan->shape.uniform_blocks ? own->count : cursor->total / run->bind->elem_bytes;
+
+    return stamp->op_seq == own->op_seq && stamp->call == own->call && stamp->count == count && stamp->root == own->root;
+}
+
 /** Look at the next frame and check that it belongs here. to: where its payload had better come; bytes == 0: nowhere. */
 static enum hkt_status next_frame(const struct hkt__run *run, const struct hkt__cursor *cursor, struct hkt__chan *chan,
                                   const struct hkt__segment *to, struct hkt__view *out_view)
 {
-    const struct hkt__stamp own = message_stamp(run, cursor);
     const size_t bytes_max = cursor->total - cursor->done;
     const enum hkt_status rc = to->bytes > 0 ? chan->ops->rx_into(chan, to->data, to->bytes, out_view)
                                              : chan->ops->rx_begin(chan, out_view);
@@ -328,10 +362,14 @@ static enum hkt_status next_frame(const struct hkt__run *run, const struct hkt__
         return rc;
     const struct hkt__stamp *stamp = &out_view->stamp;
 
-    if (stamp->op_seq != own.op_seq || stamp->call != own.call || stamp->count != own.count || stamp->root != own.root)
+    if (!is_expected(run, cursor, stamp)) {
+        const struct hkt__stamp own = message_stamp(run, cursor);
+
         return hkt__stamp_mismatch(chan->peer, &own, stamp);
-    if (out_view->bytes > bytes_max || (bytes_max > 0 && out_view->bytes == 0) ||
-        out_view->bytes % run->bind.elem_bytes != 0)
+    }
+    /* What is left is whole elements: only a part of it needs to be divided, which takes as long as twenty instructions. */
+    if (out_view->bytes != bytes_max && (out_view->bytes > bytes_max || out_view->bytes == 0 ||
+                                         out_view->bytes % run->bind->elem_bytes != 0))
         return hkt__fail_peer(HKT_ERR_CORRUPT, chan->peer, "a frame of %zu bytes from rank %d where %zu were left",
                               out_view->bytes, chan->peer, bytes_max);
     if (run->env->crc && out_view->bytes > 0 &&
@@ -342,7 +380,7 @@ static enum hkt_status next_frame(const struct hkt__run *run, const struct hkt__
 
 void hkt__run_fold(const struct hkt__run *run, void *dst, const void *const *srcs, int nsrcs, size_t bytes)
 {
-    const struct hkt__bind *bind = &run->bind;
+    const struct hkt__bind *bind = run->bind;
     const size_t count = bytes / bind->elem_bytes;
 
     if (bind->callback == NULL) {

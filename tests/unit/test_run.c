@@ -1,9 +1,11 @@
 /* What could break: a rank that sends without end before anything has come back, which fills sockets and the caches; one that
- * waits although it may go on; a bound that stays once slices are done. The channels here take everything, and deliver as many
+ * waits although it may go on; a bound that stays once slices are done; a small message that is sent twice, or never, because the
+ * start of the call has tried it. The channels here take everything, except small messages as one likes, and deliver as many
  * bytes as they are told. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <string.h>
 
 #include <cmocka.h>
 
@@ -18,6 +20,7 @@ struct line {
     struct hkt__chan chan; /* first */
     size_t sent;
     size_t frames_due;     /* frames that may still be received */
+    int small_due;         /* small messages that may still be sent */
     unsigned char room[SLICE];
     struct hkt__stamp stamp;
 };
@@ -50,6 +53,20 @@ static void rx_end(struct hkt__chan *chan)
     ((struct line *)chan)->frames_due--;
 }
 
+static enum hkt_status tx_small(struct hkt__chan *chan, const void *data, size_t bytes, const struct hkt__stamp *stamp)
+{
+    struct line *line = (struct line *)chan;
+
+    if (line->small_due == 0)
+        return HKT_AGAIN;
+    line->small_due--;
+    line->sent += bytes;
+    line->stamp = *stamp;
+    memcpy(line->room, data, bytes);
+    return HKT_OK;
+}
+
+static const struct hkt__chan_ops small_ops = {.tx_begin = tx_begin, .tx_end = tx_end, .tx_small = tx_small};
 static const struct hkt__chan_ops ops = {.tx_begin = tx_begin, .tx_end = tx_end, .rx_begin = rx_begin, .rx_end = rx_end};
 
 /** Poll until nothing moves. */
@@ -129,10 +146,58 @@ static void a_leaf_of_a_broadcast_only_receives(void **state)
     }
 }
 
+static void small_messages_leave_once_and_as_soon_as_they_can(void **state)
+{
+    static const struct {
+        size_t bytes;
+        int due;             /* small messages that the channel takes before the first poll */
+        bool crc;
+        size_t sent_at_start;
+    } cases[] = {
+        {8, 1, false, 8},
+        {HKT__TP_SMALL, 1, false, HKT__TP_SMALL},
+        {HKT__TP_SMALL + 8, 1, false, 0},
+        {8, 0, false, 0},    /* no room: by a poll, later */
+        {8, 1, true, 0},     /* a checksum is made by the polls */
+    };
+    unsigned char data[2 * HKT__TP_SMALL];
+    struct hkt__plan *plan = make_plan(HKT_BROADCAST, "binomial", 0);
+    struct hkt__run *run;
+
+    (void)state;
+    for (size_t i = 0; i < sizeof data; i++)
+        data[i] = (unsigned char)(i * 7);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const size_t bytes = cases[i].bytes;
+        struct line tx = {.chan = {&small_ops, SLICE, 1}, .small_due = cases[i].due};
+        struct hkt__chan *tx_of[2] = {NULL, &tx.chan}, *rx_of[2] = {NULL, NULL};
+        struct hkt__exec_env env = {.tx = tx_of, .rx = rx_of, .nranks = 2, .lanes = 1, .crc = cases[i].crc};
+        const struct hkt__bind bind = {.in = data, .out = data, .elem_bytes = 1, .grid = {.cuts = 1, .count = bytes},
+                                       .chunk_bytes = bytes, .nslices = 1, .channels = 1, .dtype = HKT_UINT8,
+                                       .stamp = {.op_seq = 5, .count = bytes}};
+
+        assert_int_equal(hkt__run_create(&env, &run), HKT_OK);
+        assert_int_equal(hkt__run_reserve(run, plan, 1), HKT_OK);
+        hkt__run_start(run, plan, &bind);
+        assert_int_equal(tx.sent, cases[i].sent_at_start);
+        assert_int_equal(settle(run), cases[i].due > 0 ? HKT_OK : HKT_AGAIN);
+        tx.small_due = 1;
+        assert_int_equal(settle(run), HKT_OK);
+        assert_int_equal(tx.sent, bytes);
+        assert_int_equal(env.bytes_sent, bytes);
+        assert_memory_equal(tx.room, data, bytes);
+        if (bytes <= HKT__TP_SMALL)
+            assert_int_equal(tx.stamp.op_seq, 5);
+        hkt__run_destroy(run);
+    }
+    hkt__plan_destroy(plan);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(sends_keep_near_the_oldest_slice),
-                                       cmocka_unit_test(a_leaf_of_a_broadcast_only_receives)};
+                                       cmocka_unit_test(a_leaf_of_a_broadcast_only_receives),
+                                       cmocka_unit_test(small_messages_leave_once_and_as_soon_as_they_can)};
 
     return cmocka_run_group_tests_name("run", tests, NULL, NULL);
 }

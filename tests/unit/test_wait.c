@@ -107,12 +107,8 @@ static void ranks_yield_to_ranks_and_sleep_for_strangers(void **state)
 /** Calls that only receive, each of which finds all there. */
 static void follow(struct hkt__wait_policy *policy, int count)
 {
-    struct hkt__wait wait;
-
-    for (int i = 0; i < count; i++) {
-        hkt__wait_follow(&wait, policy);
-        assert_false(wait.rests);
-    }
+    for (int i = 0; i < count; i++)
+        assert_false(hkt__wait_follow(policy, true));
 }
 
 static void only_who_keeps_up_with_a_stream_rests(void **state)
@@ -126,13 +122,14 @@ static void only_who_keeps_up_with_a_stream_rests(void **state)
     hkt__wait_policy_init(&policy, -1, -1, &alone);
     for (int round = 0; round < 2; round++) {
         follow(&policy, HKT__WAIT_FOLLOWED);
-        hkt__wait_follow(&wait, &policy);
+        hkt__wait_begin(&wait, &policy);
+        wait.rests = hkt__wait_follow(&policy, true);
         assert_true(wait.rests);
         assert_int_equal(hkt__wait_idle(&wait), HKT__WAIT_POLL);
         assert_false(wait.rests);
     }
     follow(&policy, HKT__WAIT_FOLLOWED); /* the wait above ended the stream */
-    hkt__wait_begin(&wait, &policy);     /* and so does a call that sends */
+    assert_false(hkt__wait_follow(&policy, false)); /* and so does a call that sends */
     follow(&policy, HKT__WAIT_FOLLOWED);
     hkt__wait_policy_init(&policy, -1, -1, &crowded);
     follow(&policy, 3 * HKT__WAIT_FOLLOWED);
