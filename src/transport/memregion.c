@@ -7,7 +7,7 @@
 #include "core/bits.h"
 #include "core/error.h"
 
-#define SHAPE_MAGIC 0x68726732u /* "hrg2" */
+#define SHAPE_MAGIC 0x68726733u /* "hrg3" */
 #define LINES_PER_SLOT 16u      /* with the default of 8 slots 128 small frames may be on their way */
 
 /* Offsets of the parts of a region. Everything small lies together, so that a domain with tiny traffic touches a page or

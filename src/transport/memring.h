@@ -1,7 +1,7 @@
 /* A ring of slots in shared memory: one direction of one lane between two ranks. The shm and thread transports are
  * this ring; everything else about them is finding the memory.
  *
- * Layout. `nlines` lines of 64 bytes, each a frame header followed by 32 bytes of inline payload; as many places of 256 bytes
+ * Layout. `nlines` lines of 64 bytes, each a frame header followed by 32 bytes of inline payload; as many places of 1 KiB
  *  for payloads that are small but not tiny; `nslots` data slots for larger ones; and one line for the consumer's count. Each
  *  kind has pages of its own, so that tiny messages touch few pages. A frame of at most 32 bytes is one cache line, hence one
  *  transfer between two cores. There are more lines than slots: slots are few so that they stay in the caches, lines many so

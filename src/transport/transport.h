@@ -56,7 +56,7 @@ struct hkt__view {
 
 #define HKT__ROOM_MIN 32 /* a payload up to this size is never cut */
 
-#define HKT__TP_SMALL 256 /* bytes at most, for tx_small */
+#define HKT__TP_SMALL 1024 /* bytes at most, for tx_small */
 
 struct hkt__chan_ops {
     /** Room for a frame of at most `bytes`: min(bytes, HKT__ROOM_MIN) <= room <= frame_bytes_max; bytes == 0 is a bare

@@ -32,7 +32,7 @@ static const struct row rows[] = {
     { .name = "same_answer_twice", .body = case_same_answer_twice, .nranks = 2 },
     { .name = "publish_less", .body = case_publish_less, .nranks = 2 },
     { .name = "stop_and_go", .body = case_stop_and_go, .nranks = 2 },
-    { .name = "tiny_ring", .body = case_tiny_ring, .nranks = 2, .slots = 2, .slot_bytes = 1024 },
+    { .name = "tiny_ring", .body = case_tiny_ring, .nranks = 2, .slots = 2, .slot_bytes = 2048 },
     { .name = "flood_of_two", .body = case_flood, .nranks = 2, .count = 800 },
     { .name = "flood_of_five", .body = case_flood, .nranks = 5, .count = 120 },
     { .name = "lanes_are_independent", .body = case_lanes, .nranks = 2 },

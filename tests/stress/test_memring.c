@@ -16,7 +16,7 @@
 #define FRAMES 1000000
 #endif
 
-enum { SLOT_BYTES = 1024, SLOTS_MAX = 64, LINES_PER_SLOT = 4, LINES_MAX = SLOTS_MAX * LINES_PER_SLOT };
+enum { SLOT_BYTES = 2048, SLOTS_MAX = 64, LINES_PER_SLOT = 4, LINES_MAX = SLOTS_MAX * LINES_PER_SLOT };
 
 struct job {
     struct hkt__ring_mem mem;

@@ -54,7 +54,7 @@ static uint32_t plain_add(_Atomic uint32_t *object, uint32_t value)
 #define CAN_SWITCH 1
 #endif
 
-enum { SIDES = 2, STACK_BYTES = 256 * 1024, CHOICES_MAX = 200, SLOTS = 2, LINES_MAX = 4, SLOT_BYTES = 512 };
+enum { SIDES = 2, STACK_BYTES = 256 * 1024, CHOICES_MAX = 200, SLOTS = 2, LINES_MAX = 4, SLOT_BYTES = 2048 };
 
 /* ---- the scheduler ---- */
 
@@ -310,9 +310,9 @@ static size_t payload_bytes(int frame)
 static const struct row rows[] = {
     { "ring of 2, 3 inline frames", { producer, consumer }, 2, 3, 16, 16, 0 },
     { "ring of 2, 2 small frames", { producer, consumer }, 2, 2, 40, 40, 0 },
-    { "ring of 2, 3 frames in slots", { producer, consumer }, 2, 3, 300, 300, 0 },
+    { "ring of 2, 3 frames in slots", { producer, consumer }, 2, 3, 1100, 1100, 0 },
     { "ring of 2, 3 frames across the wrap", { producer, consumer }, 2, 3, 16, 16, UINT32_MAX - 1 },
-    { "ring of 4 and 2 slots, 3 signals before a slot", { producer, consumer }, 4, 4, 0, 300, 0 },
+    { "ring of 4 and 2 slots, 3 signals before a slot", { producer, consumer }, 4, 4, 0, 1100, 0 },
     { "doorbell, 1 frame", { ringer, sleeper }, 2, 1, 16, 16, 0 },
     { "doorbell, 2 bare signals", { ringer, sleeper }, 2, 2, 0, 0, 0 },
     { "doorbell, wake", { waker, sleeps_once }, 2, 0, 0, 0, 0 },

@@ -185,9 +185,10 @@ static void small_messages_leave_once_and_as_soon_as_they_can(void **state)
         assert_int_equal(settle(run), HKT_OK);
         assert_int_equal(tx.sent, bytes);
         assert_int_equal(env.bytes_sent, bytes);
-        assert_memory_equal(tx.room, data, bytes);
-        if (bytes <= HKT__TP_SMALL)
+        if (bytes <= HKT__TP_SMALL) { /* in one frame */
+            assert_memory_equal(tx.room, data, bytes);
             assert_int_equal(tx.stamp.op_seq, 5);
+        }
         hkt__run_destroy(run);
     }
     hkt__plan_destroy(plan);
