@@ -295,6 +295,8 @@ enum hkt_status hkt__job_create(const struct hkt__boot_id *id, int nranks, int r
     struct hkt__job *job = NULL;
     enum hkt_status rc = hkt__settings_get(&settings);
 
+    if (nranks == 1)
+        hkt__boot_id_drop(id); /* nobody to meet */
     if (rc == HKT_OK)
         rc = job_new(nranks, rank, settings, &job);
     if (rc < 0) {
@@ -312,8 +314,7 @@ enum hkt_status hkt__job_create(const struct hkt__boot_id *id, int nranks, int r
         bool use;
 
         job->homes[0] = -1;
-        hkt__boot_id_drop(id); /* nobody to meet, but a wrong list is wrong for one rank too */
-        rc = hkt__transport_allowed(transports, "thread", &use);
+        rc = hkt__transport_allowed(transports, "thread", &use); /* a wrong list is wrong for one rank too */
     }
     if (rc < 0)
         goto destroy;

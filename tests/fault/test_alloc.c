@@ -298,6 +298,26 @@ static void no_thread_for_a_rank(void **state)
     }
 }
 
+static void alone_without_memory(void **state)
+{
+    struct hkt_unique_id id;
+    struct hkt_comm *comm;
+    const int fds = ranks_count_fds();
+    enum hkt_status rc = HKT_ERR_NOMEM;
+
+    (void)state;
+    set_up("thread");
+    for (int64_t k = 1; rc != HKT_OK; k++) {
+        assert_int_equal(hkt_get_unique_id(&id), HKT_OK);
+        hkt__mem_fail_at(k);
+        rc = hkt_comm_init_rank(&comm, 1, &id, 0, NULL);
+        hkt__mem_fail_at(0);
+        if (rc == HKT_OK)
+            assert_int_equal(hkt_comm_destroy(comm), HKT_OK);
+        assert_int_equal(ranks_count_fds(), fds);
+    }
+}
+
 /* ---- the machines of a communicator ---- */
 
 static int64_t view_fails_at; /* of the last rank's allocations in hkt_comm_topo */
@@ -379,7 +399,8 @@ int main(int argc, char **argv)
         stride = 149;
 
     const struct CMUnitTest tests[] = {cmocka_unit_test(threads), cmocka_unit_test(tcp),
-                                       cmocka_unit_test(no_thread_for_a_rank), cmocka_unit_test(machines_without_memory)};
+                                       cmocka_unit_test(no_thread_for_a_rank), cmocka_unit_test(alone_without_memory),
+                                       cmocka_unit_test(machines_without_memory)};
 
     return cmocka_run_group_tests_name("alloc", tests, NULL, NULL);
 }
