@@ -10,6 +10,7 @@
  * A socket once BBR's is paced for ever, whatever it is told later (Linux: sk_pacing_status). So the choice is made before a
  * socket connects, and on listeners, from which accepted ones inherit it; those that turn out to be of no neighbour get the
  * system's afterwards. */
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -47,6 +48,7 @@ enum hkt_status hkt__tcp_congestion_choose(struct hkt__tcp *tcp, const char *wis
     if (fd < 0)
         return hkt__tcp_fail_fd("socket");
     if (wish != NULL && wish[0] != '\0') {
+        errno = ENAMETOOLONG; /* unless the system is asked, which says more */
         if (strlen(wish) >= sizeof name || !set_name(fd, wish)) {
             status = hkt__fail_sys(HKT_ERR_INVALID, "tcp: HOCKET_TCP_CONGESTION=%s cannot be used here: take a name from "
                                    "/proc/sys/net/ipv4/tcp_allowed_congestion_control", wish);
@@ -57,8 +59,8 @@ enum hkt_status hkt__tcp_congestion_choose(struct hkt__tcp *tcp, const char *wis
     } else if (getsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name, &bytes) == 0 && strncmp(name, "bbr", 3) == 0) {
         snprintf(tcp->near_congestion, sizeof tcp->near_congestion, "%s", instead(fd));
         snprintf(tcp->far_congestion, sizeof tcp->far_congestion, "%s", name);
-        hkt__log(HKT__SUB_TRANSPORT, HKT__LOG_INFO, "tcp: %s instead of %s between neighbours; HOCKET_TCP_CONGESTION chooses",
-                 tcp->near_congestion, name);
+        hkt__log(HKT__SUB_TRANSPORT, HKT__LOG_INFO, "tcp: %s%s%s between neighbours; HOCKET_TCP_CONGESTION chooses",
+                 tcp->near_congestion, tcp->near_congestion[0] != '\0' ? " instead of " : "nothing may be used instead of ", name);
     }
     close(fd);
     return status;

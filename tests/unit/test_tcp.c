@@ -149,6 +149,10 @@ static void an_unknown_interface_is_an_error_that_lists(void **state)
     mine.tcp_congestion = "nonesuch8";
     assert_int_equal(ops->open(&params, &tp), HKT_ERR_INVALID);
     assert_non_null(strstr(hkt_last_error(), "HOCKET_TCP_CONGESTION=nonesuch8"));
+    mine.tcp_congestion = "longer than names are";
+    errno = 0;
+    assert_int_equal(ops->open(&params, &tp), HKT_ERR_INVALID);
+    assert_non_null(strstr(hkt_last_error(), "too long"));
     assert_int_equal(open_files(), files);
 }
 
