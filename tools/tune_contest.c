@@ -12,7 +12,7 @@
 #include "tune.h"
 
 #define CONTESTED 2.0      /* times the best prediction: who is slower is not measured */
-#define LOST 1.5           /* times the fastest one's time in the first start: who is slower is not measured in others */
+#define LOST 1.5           /* times the fastest one's time so far: who is slower is not measured in further starts */
 #define ODD_BYTES 256      /* larger vectors are measured at odd sizes too */
 #define FEW_BYTES 3000000   /* larger vectors, which take long, are measured in FEW_STARTS: they lie on many pages anyway */
 #define FEW_STARTS 2
@@ -32,22 +32,32 @@ struct contest {
     struct bout bouts[TUNE_SIZES_MAX]; /* of the sizes of the curve's series */
 };
 
-/** Who takes part: whoever is predicted to be near the best, and was near it in earlier starts. */
+static int most_starts(const struct bout *bout, int count)
+{
+    int most = 0;
+
+    for (int k = 0; k < count; k++)
+        most = bout->starts[k] > most ? bout->starts[k] : most;
+    return most;
+}
+
+/** Who takes part: whoever is predicted to be near the best, and was near it in earlier starts, all of them: means over other starts
+ *  say nothing about each other. */
 static void find_field(const struct hkt_candidate *candidates, int count, const struct bout *bout, bool *out_which)
 {
+    const int starts = most_starts(bout, count);
     int best = -1, fastest = -1;
 
     for (int k = 0; k < count; k++) {
         if (candidates[k].unfit[0] == '\0' && (best < 0 || candidates[k].predicted_us < candidates[best].predicted_us))
             best = k;
-        if (bout->starts[k] > 0 && (fastest < 0 || bout->logs[k] / bout->starts[k] < bout->logs[fastest] / bout->starts[fastest]))
+        if (starts > 0 && bout->starts[k] == starts && (fastest < 0 || bout->logs[k] < bout->logs[fastest]))
             fastest = k;
     }
     for (int k = 0; k < count; k++) {
         out_which[k] = candidates[k].unfit[0] == '\0' && candidates[k].predicted_us <= CONTESTED * candidates[best].predicted_us;
         if (out_which[k] && fastest >= 0)
-            out_which[k] = bout->starts[k] > 0 && bout->logs[k] / bout->starts[k] <=
-                                                      bout->logs[fastest] / bout->starts[fastest] + log(LOST);
+            out_which[k] = bout->starts[k] == starts && bout->logs[k] - bout->logs[fastest] <= starts * log(LOST);
     }
 }
 
@@ -107,25 +117,24 @@ static enum hkt_status settle(struct tune_rank *rank, struct contest *contest, i
     struct tune_case c = contest->curve.series.kind;
     struct tune_curve *curve = &contest->curve;
     struct bout *bout = &contest->bouts[s];
-    double least = 0;
+    double us[TUNE_ALGOS_MAX] = {0};
     int32_t winner = -1;
 
     c.bytes = curve->series.sizes[s];
-    const int count = tune_candidates(rank, &c, prices, candidates);
+    const int count = tune_candidates(rank, &c, prices, candidates), starts = most_starts(bout, count);
 
     if (count < 0)
         return HKT_ERR_INVALID;
     for (int k = 0; k < count; k++) {
         if (bout->starts[k] == 0)
             continue;
-        const double us = exp(bout->logs[k] / bout->starts[k]);
-
-        curve->ratio[s][k] = us / candidates[k].predicted_us;
-        if (winner < 0 || us < least) {
+        us[k] = exp(bout->logs[k] / bout->starts[k]);
+        if (bout->starts[k] == starts && (winner < 0 || us[k] < us[winner]))
             winner = k;
-            least = us;
-        }
     }
+    for (int k = 0; k < count; k++)
+        if (bout->starts[k] > 0) /* who was left behind lost, however slow the starts after that were */
+            curve->ratio[s][k] = (bout->starts[k] < starts ? fmax(us[k], LOST * us[winner]) : us[k]) / candidates[k].predicted_us;
     const enum hkt_status rc = hkt_broadcast(&winner, &winner, 1, HKT_INT32, 0, rank->comm, NULL);
 
     curve->winner[s] = winner;

@@ -49,7 +49,7 @@ HKT_API const char *hkt_tune_path(void);
 /** Keep prices and choices (the first that fits counts) for jobs like comm's: this machine, as many ranks per host, the same
  *  transports. Tables in the file for other machines and jobs stay. The file is replaced in one step; its folder is made.
  *  Any rank may call it, alone; one does.
- *  Errors   INVALID: a choice names no algorithm, or the file is no such table; SYSTEM: it cannot be written */
+ *  Errors   INVALID: a choice names no algorithm, the file is no such table, or too large; SYSTEM: it cannot be written */
 HKT_API HKT_NODISCARD enum hkt_status hkt_tune_save(const struct hkt_comm *comm, const char *path,
                                                     const double prices[HKT_PRICE_COUNT],
                                                     const struct hkt_tuned *choices, int count);

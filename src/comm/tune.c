@@ -263,6 +263,9 @@ enum hkt_status hkt_tune_save(const struct hkt_comm *comm, const char *path, con
         rc = read_file(path, &old);
     if (rc == HKT_OK)
         rc = hkt__tune_print(old, path, &key, table, &text);
+    if (rc == HKT_OK && strlen(text) >= HKT__TUNE_FILE_MAX)
+        rc = hkt__fail(HKT_ERR_INVALID, "%s would have more than %d bytes, which nobody reads: take old tables out, or another file",
+                       path, HKT__TUNE_FILE_MAX);
     if (rc == HKT_OK)
         rc = replace_file(path, text);
     hkt__free(old);

@@ -8,7 +8,7 @@
 
 #define HKT__TUNE_TABLES_MAX 4
 #define HKT__TUNE_ROWS_MAX 1024
-#define HKT__TUNE_FILE_MAX (1 << 20) /* bytes: nobody writes a larger one */
+#define HKT__TUNE_FILE_MAX (8 << 20) /* bytes: a full table has 300000 */
 
 /** What a table is valid for: everything must be equal. */
 struct hkt__tune_key {

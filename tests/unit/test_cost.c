@@ -409,6 +409,7 @@ static void too_many_rows_are_refused(void **state)
     for (table->nrows = 0; table->nrows < HKT__TUNE_ROWS_MAX; table->nrows++)
         table->rows[table->nrows] = a_row("ring", 1, 2);
     assert_int_equal(hkt__tune_print(NULL, "t.json", &here, table, &text), HKT_OK);
+    assert_true(strlen(text) * HKT__TUNE_TABLES_MAX * 4 < HKT__TUNE_FILE_MAX); /* some machines fit a file */
     tune = parse(text, &here, &skipped);
     assert_int_equal(tune->tables[0].nrows, HKT__TUNE_ROWS_MAX);
     hkt__free(tune);
