@@ -272,7 +272,7 @@ enum hkt_status hkt_comm_candidates(struct hkt_comm *comm, const struct hkt_choi
         .coll = query->coll, .nranks = comm->nranks, .in_place = query->in_place, .bytes = query->bytes,
         .direct_ok = comm->routes.all_memory,
         .user_ok = comm->routes.all_user || (comm->routes.all_memory && query->registered),
-        .copy_ok = comm->routes.all_copy, .ordered = comm->options.ordered, .slice_bytes = comm->options.slice_bytes,
+        .copy_ok = comm->routes.all_copy, .ordered = comm->options.ordered, .slice_bytes = hkt__comm_slice_bytes(comm, query->bytes),
         .scratch_bytes = comm->env.scratch_bytes, .site = &comm->site, .tuned = hkt__comm_tuned(comm)};
     struct hkt__prices prices = comm->routes.prices;
     const struct weighing weighing = {&args, &prices, comm->planning.work, comm->options.forced[query->coll]};

@@ -27,7 +27,7 @@ struct contribution {
     struct hkt__prices prices;       /* the first member's are everybody's, */
     int32_t tuned;                   /* as is its table of measured choices: all must choose alike */
     int32_t keeps_cores;             /* and whether it is known which ranks share cores */
-    uint64_t slice_bytes;            /* what the transports that this rank uses like; the largest of all is everybody's */
+    uint64_t slice_bytes, slice_bytes_least; /* what the transports that this rank uses like; the least of all is everybody's */
     uint32_t bytes[HKT__TRANSPORTS_MAX];
     unsigned char blobs[HKT__TRANSPORTS_MAX][HKT__TP_BLOB_MAX];
 };
@@ -115,7 +115,7 @@ static void price_routes(struct hkt_comm *comm)
     bool has_local = false, is_memory = true;
 
     routes->all_memory = routes->all_user = routes->all_polled = true;
-    routes->slice_bytes = HKT__SLICE_BYTES;
+    routes->slice_bytes = routes->slice_bytes_least = HKT__SLICE_BYTES;
     for (int r = 0; r < comm->nranks; r++) {
         struct hkt__tp_caps caps;
 
@@ -127,7 +127,10 @@ static void price_routes(struct hkt_comm *comm)
         routes->all_memory &= (caps.flags & HKT__TP_MEMORY) != 0;
         routes->all_user &= (caps.flags & HKT__TP_USER) != 0;
         routes->all_polled &= (caps.flags & (HKT__TP_MEMORY | HKT__TP_POLLED)) != 0;
-        routes->slice_bytes = caps.slice_bytes > routes->slice_bytes ? caps.slice_bytes : routes->slice_bytes;
+        if (caps.slice_bytes > routes->slice_bytes) {
+            routes->slice_bytes = caps.slice_bytes;
+            routes->slice_bytes_least = caps.slice_bytes_least > 0 ? caps.slice_bytes_least : caps.slice_bytes;
+        }
         if (hkt__site_link(&comm->site, comm->rank, r).is_net) {
             link_ns_per_byte = caps.link_ns_per_byte > link_ns_per_byte ? caps.link_ns_per_byte : link_ns_per_byte;
             continue;
@@ -177,6 +180,7 @@ static enum hkt_status open_domains(struct hkt_comm *comm, struct contribution *
         own->tuned = comm->routes.tuned;
         own->keeps_cores = comm->job->homes[0] < 0 || comm->routes.all_memory; /* ranks look for their homes as they poll memory */
         own->slice_bytes = comm->routes.slice_bytes;
+        own->slice_bytes_least = comm->routes.slice_bytes_least;
     }
     for (int r = 0; r < comm->nranks && rc == HKT_OK; r++) {
         const int t = comm->routes.tp_of[r];
@@ -276,6 +280,20 @@ static enum hkt_status check_contributions(const struct hkt_comm *comm, const st
     return HKT_OK;
 }
 
+/** Large slices are wanted by who has a fast link to itself: they are used where all have. */
+static void agree_slices(struct hkt_comm *comm, const struct contribution *all)
+{
+    struct hkt__comm_options *options = &comm->options;
+
+    options->slice_bytes = options->slice_bytes_least = options->slice_bytes_set;
+    for (int r = 0; r < comm->nranks && options->slice_bytes_set == 0; r++) {
+        if (r == 0 || all[r].slice_bytes < options->slice_bytes)
+            options->slice_bytes = (size_t)all[r].slice_bytes;
+        if (r == 0 || all[r].slice_bytes_least < options->slice_bytes_least)
+            options->slice_bytes_least = (size_t)all[r].slice_bytes_least;
+    }
+}
+
 static enum hkt_status connect_members(struct hkt_comm *comm, const struct hkt__comm_params *params,
                                        enum hkt_status status)
 {
@@ -304,9 +322,7 @@ static enum hkt_status connect_members(struct hkt_comm *comm, const struct hkt__
     comm->routes.prices = all[0].prices;
     hkt__site_crowd(&comm->site, all[0].keeps_cores ? comm->routes.prices.crowd : 1);
     comm->routes.tuned = all[0].tuned;
-    for (int r = 0; r < comm->nranks && comm->options.slice_bytes_set == 0; r++)
-        if (comm->options.slice_bytes < all[r].slice_bytes)
-            comm->options.slice_bytes = (size_t)all[r].slice_bytes;
+    agree_slices(comm, all);
     hkt__free(all);
     if (rc == HKT_OK)
         rc = map_memory(comm);
@@ -337,7 +353,6 @@ static enum hkt_status read_options(struct hkt_comm *comm, const struct hkt_conf
     if (options->slice_bytes_set > 0 && options->slice_bytes_set < SLICE_LEAST)
         return hkt__fail(HKT_ERR_INVALID, "HOCKET_SLICE_BYTES is %zu: 0, or %d to %d", options->slice_bytes_set, SLICE_LEAST,
                          SLICE_MOST);
-    options->slice_bytes = options->slice_bytes_set; /* 0: the members agree on one when they connect */
     options->channels = c->lanes > 0 ? c->lanes : (int)settings->lanes;
     if (options->channels > HKT__COLL_LANES)
         options->channels = HKT__COLL_LANES;

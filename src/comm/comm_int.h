@@ -14,6 +14,7 @@
 #include "exec/exec.h"
 #include "exec/wait.h"
 #include "hocket/coll.h"
+#include "sched/lower.h"
 
 #define HKT__COLL_LANES 4                    /* lanes that collectives may use, replicas included */
 #define HKT__P2P_LANE HKT__COLL_LANES        /* point-to-point has a lane of its own: neither blocks the other */
@@ -91,14 +92,14 @@ struct hkt__routes {
     struct hkt__tp *memory_tp;               /* the one that serves windows; NULL unless all_memory */
     struct hkt__prices prices;               /* within hosts of the slowest transport in use: the first member's for all */
     char label[32];                          /* the transports in use: "shm", "shm+tcp" */
-    size_t slice_bytes;                      /* what the transports that this rank uses like */
+    size_t slice_bytes, slice_bytes_least;   /* what the transports that this rank uses like */
     int tuned;                               /* index of job->tune's table for them; -1: none. The first member's, too */
 };
 
 struct hkt__comm_options {
     struct hkt__wait_policy wait;
     size_t slice_bytes_set;                  /* by the user; 0: not */
-    size_t slice_bytes;                      /* in force, the same on all members */
+    size_t slice_bytes, slice_bytes_least;   /* in force, the same on all members; of small vectors (hkt__comm_slice_bytes) */
     int channels;
     bool crc;
     bool ordered;                            /* reductions sum in rank order */
@@ -212,6 +213,11 @@ struct hkt__comm_params {
     void *exchange_arg;
 };
 HKT_NODISCARD enum hkt_status hkt__comm_create(const struct hkt__comm_params *params, struct hkt_comm **out_comm);
+/** What vectors of so many bytes are cut in. */
+static inline size_t hkt__comm_slice_bytes(const struct hkt_comm *comm, size_t bytes)
+{
+    return hkt__slice_bytes(comm->options.slice_bytes_least, comm->options.slice_bytes, bytes);
+}
 /** Measured choices that hold for the communicator; NULL: none. */
 static inline const struct hkt__tune_table *hkt__comm_tuned(const struct hkt_comm *comm)
 {

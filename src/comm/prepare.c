@@ -51,13 +51,13 @@ static bool in_place_is_agreed(enum hkt_coll coll)
 static struct hkt__select_args select_args(const struct hkt__call *call)
 {
     const struct hkt_comm *comm = call->comm;
+    const size_t bytes = hkt__vector_elems(call) * hkt_dtype_size(call->dtype);
 
     return (struct hkt__select_args){
         .coll = call->coll, .nranks = comm->nranks, .in_place = call->in_place && in_place_is_agreed(call->coll),
         .direct_ok = comm->routes.all_memory, .user_ok = comm->routes.all_user || call->registered,
-        .copy_ok = comm->routes.all_copy, .ordered = comm->options.ordered,
-        .bytes = hkt__vector_elems(call) * hkt_dtype_size(call->dtype),
-        .slice_bytes = comm->options.slice_bytes, .scratch_bytes = comm->env.scratch_bytes, .site = &comm->site,
+        .copy_ok = comm->routes.all_copy, .ordered = comm->options.ordered, .bytes = bytes,
+        .slice_bytes = hkt__comm_slice_bytes(comm, bytes), .scratch_bytes = comm->env.scratch_bytes, .site = &comm->site,
         .tuned = hkt__comm_tuned(comm)};
 }
 
@@ -107,9 +107,11 @@ static enum hkt_status slice(const struct hkt__call *call, struct hkt__prepared 
     prepared->bind.channels = direct ? 1 : comm->options.channels;
     while (prepared->bind.channels > 1 && prepared->bind.channels * shape->nlanes > HKT__COLL_LANES)
         prepared->bind.channels /= 2;
-    return hkt__lower_slices(shape, hkt__block_elems_max(call), hkt_dtype_size(call->dtype), comm->options.slice_bytes,
-                             scratch_bytes, HKT__SCRATCH_INSTANCES, &prepared->bind.nslices,
-                             &prepared->bind.scratch_pitch);
+    const size_t elem_bytes = hkt_dtype_size(call->dtype);
+    const size_t slice_bytes = hkt__comm_slice_bytes(comm, hkt__vector_elems(call) * elem_bytes);
+
+    return hkt__lower_slices(shape, hkt__block_elems_max(call), elem_bytes, slice_bytes, scratch_bytes, HKT__SCRATCH_INSTANCES,
+                             &prepared->bind.nslices, &prepared->bind.scratch_pitch);
 }
 
 /** The counts that all ranks pass, in 31 bits: messages carry their own count alone, and signals none. FNV-1a over words

@@ -19,6 +19,8 @@
 /* Vector entries of a full reduction: 16 MiB, some ten milliseconds. */
 #define CLOCKS_MAX ((int64_t)1 << 22)
 
+#define SLICES_WANTED 8 /* of a vector, before they become larger than the least */
+
 struct reducer {
     const struct hkt__sched *sched;
     struct hkt__queues queues;
@@ -239,6 +241,13 @@ enum hkt_status hkt__lower(struct hkt__sched *sched)
     enum hkt_status rc = hkt__lower_drop_implied(sched);
 
     return rc == HKT_OK ? hkt__lower_fuse(sched) : rc;
+}
+
+size_t hkt__slice_bytes(size_t least, size_t most, size_t vector_bytes)
+{
+    const size_t share = vector_bytes / SLICES_WANTED;
+
+    return share < least ? least : share > most ? most : share;
 }
 
 enum hkt_status hkt__lower_slices(const struct hkt__sched *sched, size_t block_elems_max, size_t elem_bytes,

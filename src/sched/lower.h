@@ -20,6 +20,9 @@ HKT_NODISCARD enum hkt_status hkt__lower_unroll(const struct hkt__sched *sched, 
 /** All passes in the order the executor wants: drop implied, then fuse. */
 HKT_NODISCARD enum hkt_status hkt__lower(struct hkt__sched *sched);
 
+/** What a vector is best cut in: as much as leaves slices enough to overlap, from `least` to `most`. Depends on what all ranks
+ *  know alone. */
+size_t hkt__slice_bytes(size_t least, size_t most, size_t vector_bytes);
 /** How many slices a call is cut in, so that no chunk exceeds slice_bytes and SCRATCH in `instances` copies fits
  *  scratch_bytes; at least 1, and the same on all ranks for the same arguments (cuts and scratch_chunks of a schedule
  *  are). block_elems_max: elements of the largest block over all ranks. *out_scratch_pitch: bytes between scratch

@@ -62,23 +62,14 @@ static enum hkt_status tcp_probe(const struct hkt__settings *settings)
     return choose(settings, addrs, &count) == HKT_OK ? HKT_OK : HKT_ERR_UNSUPPORTED;
 }
 
-static bool is_alone(const struct hkt__tcp *tcp)
-{
-    bool is_alone = true;
-
-    for (int i = 0; i < tcp->job_nranks && tcp->peers != NULL; i++)
-        is_alone = is_alone && (i == tcp->job_rank || tcp->peers[i].addr_count == 0 || tcp->peers[i].host_id != tcp->own.host_id);
-    return is_alone;
-}
-
 /* 0: the usual. A rank that has its host's link to itself, at 10 Gbit/s or more: between 2 and 4 such hosts pieces of 128 KiB took 0.65
- * to 0.95 of the time that those of 64 KiB take, from 256 KiB on. At 1 Gbit/s they fill a broadcast's pipeline later: 1.2. With several
+ * to 0.95 of the time that those of 64 KiB take, from 1 MiB on; smaller vectors are left too few of them. At 1 Gbit/s they fill a broadcast's pipeline later: 1.2. With several
  * ranks per host nothing is gained for sure. (docs/bench/2026-11-30-hosts.md) */
 static size_t slice_bytes(const struct hkt__tcp *tcp)
 {
     const bool is_fast = tcp->link_ns_per_byte > 0 && tcp->link_ns_per_byte <= SLICE_LINK_NS_PER_BYTE;
 
-    return is_fast && is_alone(tcp) ? SLICE_BYTES : 0;
+    return is_fast && tcp->is_alone ? SLICE_BYTES : 0;
 }
 
 static void tcp_query(const struct hkt__tp *tp, struct hkt__tp_caps *out_caps)
@@ -88,7 +79,7 @@ static void tcp_query(const struct hkt__tp *tp, struct hkt__tp_caps *out_caps)
     /* Loopback between two processes of a 2-core virtual machine: 8 bytes one way 4-6 us spinning, stream 2.5-4 GB/s. A
      * network adds to the first and may take from the second; a tuning table replaces both. */
     *out_caps = (struct hkt__tp_caps){.flags = 0, .latency_ns = 6000, .ns_per_byte = 0.33,
-                                     .slice_bytes = tcp != NULL ? slice_bytes(tcp) : 0,
+                                     .slice_bytes = tcp != NULL ? slice_bytes(tcp) : 0, .slice_bytes_least = HKT__SLICE_BYTES,
                                      .link_ns_per_byte = tcp != NULL ? tcp->link_ns_per_byte : 0};
 }
 
@@ -206,10 +197,12 @@ static enum hkt_status tcp_reach(struct hkt__tp *tp, const unsigned char *blobs,
     unsigned char order[HKT__TCP_ADDRS_MAX];
 
     (void)deadline_ns;
+    tcp->is_alone = true;
     for (int i = 0; i < tcp->job_nranks; i++) {
         struct hkt__tcp_blob *peer = &tcp->peers[i];
         const bool known = hkt__tcp_blob_read(blobs + (size_t)i * HKT__TP_BLOB_MAX, bytes[i], peer);
 
+        tcp->is_alone &= i == tcp->job_rank || !known || peer->host_id != tcp->own.host_id;
         out_ok[i] = i == tcp->job_rank || (known && hkt__tcp_route(&tcp->own, peer, order) > 0);
         if (!out_ok[i])
             hkt__log(HKT__SUB_TRANSPORT, HKT__LOG_INFO, "tcp: job rank %d is out of reach: %s", i,

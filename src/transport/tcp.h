@@ -192,6 +192,7 @@ struct hkt__tcp {
     /* Of sockets to neighbours, and to others; "": the system's, untouched (tcp_congestion.c). */
     char near_congestion[HKT__TCP_CONGESTION_MAX], far_congestion[HKT__TCP_CONGESTION_MAX];
     double link_ns_per_byte;      /* of the best address; 0: not known */
+    bool is_alone;                /* no other rank is on this host; known once peers are */
     int64_t connect_ns, silent_ns; /* HKT__TCP_CONNECT_NS and SILENT_NS; shorter in tests */
     unsigned char token[16];
     const _Atomic int *abort_word;

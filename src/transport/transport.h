@@ -109,6 +109,7 @@ struct hkt__tp_caps {
     double ns_per_byte;
     size_t slice_bytes;       /* pieces that large messages are best cut in: large enough that what a frame costs vanishes, small
                                * enough to overlap. 0: HKT__SLICE_BYTES */
+    size_t slice_bytes_least; /* of vectors of a few of these: smaller pieces overlap better. 0: all alike */
     double link_ns_per_byte;  /* of what joins this host to others, for all its ranks together; 0: not known */
 };
 

@@ -243,6 +243,17 @@ static void slices_are_as_few_as_fit(void **state)
     }
 }
 
+static void small_vectors_have_small_slices(void **state)
+{
+    (void)state;
+    assert_int_equal(hkt__slice_bytes(65536, 131072, 0), 65536);
+    assert_int_equal(hkt__slice_bytes(65536, 131072, 262144), 65536);
+    assert_int_equal(hkt__slice_bytes(65536, 131072, 800000), 100000);
+    assert_int_equal(hkt__slice_bytes(65536, 131072, 1 << 20), 131072);
+    assert_int_equal(hkt__slice_bytes(65536, 131072, SIZE_MAX), 131072);
+    assert_int_equal(hkt__slice_bytes(262144, 262144, 262144), 262144);
+}
+
 static void slices_of_extreme_sizes(void **state)
 {
     struct hkt__sched sched = { .coll = HKT_ALL_REDUCE, .algo = "test", .nranks = 4, .cuts = 4, .scratch_chunks = 1 };
@@ -422,6 +433,7 @@ int main(void)
         cmocka_unit_test(nothing_else_is_fused),
         cmocka_unit_test(a_send_that_must_wait_for_more_is_not_fused),
         cmocka_unit_test(slices_are_as_few_as_fit),
+        cmocka_unit_test(small_vectors_have_small_slices),
         cmocka_unit_test(slices_of_extreme_sizes),
         cmocka_unit_test(slicing_is_proved_by_the_verifier),
         cmocka_unit_test(slices_that_reuse_scratch_early_are_found_out),

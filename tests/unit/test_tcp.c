@@ -124,6 +124,30 @@ static void who_comes_from_afar_gets_the_systems_congestion_control(void **state
     pair_free(pair);
 }
 
+static void who_is_alone_on_a_fast_link_likes_large_slices(void **state)
+{
+    struct pair *pair = pair_new("lo");
+    struct hkt__tp *tp = pair->sides[0].tp;
+    struct hkt__tcp *tcp = (struct hkt__tcp *)tp;
+    struct hkt__tcp_blob *peer = (struct hkt__tcp_blob *)(void *)(pair->addresses + HKT__TP_BLOB_MAX);
+    unsigned char is_ok[2];
+    struct hkt__tp_caps caps;
+
+    (void)state;
+    tcp->link_ns_per_byte = 0.8;
+    tp->ops->query(tp, &caps);
+    assert_int_equal(caps.slice_bytes, 0); /* the other rank is on this host */
+    peer->host_id++;
+    assert_int_equal(tp->ops->reach(tp, pair->addresses, pair->address_bytes, deadline(), is_ok), HKT_OK);
+    tp->ops->query(tp, &caps);
+    assert_int_equal(caps.slice_bytes, 131072);
+    assert_int_equal(caps.slice_bytes_least, HKT__SLICE_BYTES);
+    tcp->link_ns_per_byte = 8;
+    tp->ops->query(tp, &caps);
+    assert_int_equal(caps.slice_bytes, 0);
+    pair_free(pair);
+}
+
 static void an_unknown_interface_is_an_error_that_lists(void **state)
 {
     const struct hkt__tp_ops *ops = hkt__transport_find("tcp");
@@ -697,6 +721,7 @@ int main(void)
         cmocka_unit_test(ipv6_loopback),
         cmocka_unit_test(the_smaller_wish_counts),
         cmocka_unit_test(who_comes_from_afar_gets_the_systems_congestion_control),
+        cmocka_unit_test(who_is_alone_on_a_fast_link_likes_large_slices),
         cmocka_unit_test(an_unknown_interface_is_an_error_that_lists),
         cmocka_unit_test(a_taken_port_is_named),
         cmocka_unit_test(wrong_addresses_are_left),
