@@ -62,9 +62,10 @@ static enum hkt_status tcp_probe(const struct hkt__settings *settings)
     return choose(settings, addrs, &count) == HKT_OK ? HKT_OK : HKT_ERR_UNSUPPORTED;
 }
 
-/* 0: the usual. A rank that has its host's link to itself, at 10 Gbit/s or more: between 2 and 4 such hosts pieces of 128 KiB took 0.65
- * to 0.95 of the time that those of 64 KiB take, from 1 MiB on; smaller vectors are left too few of them. At 1 Gbit/s they fill a broadcast's pipeline later: 1.2. With several
- * ranks per host nothing is gained for sure. (docs/bench/2026-11-30-hosts.md) */
+/* 0: the usual. A rank that has its host's link to itself, at 10 Gbit/s or more: between 2 and 4 such hosts pieces of 128 KiB
+ * took 0.65 to 0.95 of the time that those of 64 KiB take, from 1 MiB on; smaller vectors are left too few of them. At 1 Gbit/s
+ * they fill a broadcast's pipeline later: 1.2. With several ranks per host nothing is gained for sure.
+ * (docs/bench/2026-11-30-hosts.md) */
 static size_t slice_bytes(const struct hkt__tcp *tcp)
 {
     const bool is_fast = tcp->link_ns_per_byte > 0 && tcp->link_ns_per_byte <= SLICE_LINK_NS_PER_BYTE;

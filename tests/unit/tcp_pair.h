@@ -55,14 +55,7 @@ static inline int64_t deadline(void)
 static inline void side_open(struct pair *pair, int rank, const char *interface, const unsigned char *secret)
 {
     struct side *side = &pair->sides[rank];
-    const struct hkt__settings *settings;
 
-    assert_int_equal(hkt__settings_get(&settings), HKT_OK);
-    if (side->settings.tcp_sockets == 0) {
-        side->settings = *settings;
-        side->settings.tcp_sockets = 2;
-        side->settings.tcp_frame_bytes = 16384;
-    }
     side->settings.interface = interface;
     const struct hkt__tp_params params = {.job_rank = rank, .job_nranks = 2, .token = secret, .settings = &side->settings};
 
@@ -96,14 +89,29 @@ static inline void pair_meet(struct pair *pair)
 }
 
 /* Two instances with a domain each, not connected yet. */
-static inline struct pair *pair_new(const char *interface)
+/** Two ranks, none of them open yet; each has the settings of the process, with few sockets and small frames, for a test to change. */
+static inline struct pair *pair_plan(void)
 {
     struct pair *pair = calloc(1, sizeof *pair);
+    const struct hkt__settings *settings;
 
     assert_non_null(pair);
     pair->ops = hkt__transport_find("tcp");
     assert_non_null(pair->ops);
     pair->job_ranks[1] = 1;
+    assert_int_equal(hkt__settings_get(&settings), HKT_OK);
+    for (int i = 0; i < 2; i++) {
+        pair->sides[i].settings = *settings;
+        pair->sides[i].settings.tcp_sockets = 2;
+        pair->sides[i].settings.tcp_frame_bytes = 16384;
+    }
+    return pair;
+}
+
+static inline struct pair *pair_new(const char *interface)
+{
+    struct pair *pair = pair_plan();
+
     for (int i = 0; i < 2; i++)
         side_open(pair, i, interface, token);
     for (int i = 0; i < 2; i++)

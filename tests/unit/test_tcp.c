@@ -62,17 +62,10 @@ static void assert_congestion(const struct hkt__tcp_link *link, const char *want
 
 static void the_smaller_wish_counts(void **state)
 {
-    struct pair *pair = calloc(1, sizeof *pair);
+    struct pair *pair = pair_plan();
 
     (void)state;
-    assert_non_null(pair);
-    pair->ops = hkt__transport_find("tcp");
-    pair->job_ranks[1] = 1;
     for (int i = 0; i < 2; i++) {
-        const struct hkt__settings *settings;
-
-        assert_int_equal(hkt__settings_get(&settings), HKT_OK);
-        pair->sides[i].settings = *settings;
         pair->sides[i].settings.tcp_sockets = i == 0 ? 5 : 3;
         pair->sides[i].settings.tcp_frame_bytes = i == 0 ? 4096 : 65536;
         pair->sides[i].settings.tcp_congestion = i == 0 ? "reno" : ""; /* whichever connects */
@@ -95,18 +88,11 @@ static void the_smaller_wish_counts(void **state)
 
 static void who_comes_from_afar_gets_the_systems_congestion_control(void **state)
 {
-    struct pair *pair = calloc(1, sizeof *pair);
+    struct pair *pair = pair_plan();
     const int fresh = socket(AF_INET, SOCK_STREAM, 0);
 
     (void)state;
-    assert_non_null(pair);
-    pair->ops = hkt__transport_find("tcp");
-    pair->job_ranks[1] = 1;
     for (int i = 0; i < 2; i++) {
-        const struct hkt__settings *settings;
-
-        assert_int_equal(hkt__settings_get(&settings), HKT_OK);
-        pair->sides[i].settings = *settings;
         pair->sides[i].settings.tcp_congestion = "reno"; /* inherited from the listener */
         side_open(pair, i, "127.0.0.1", token);
     }
@@ -340,12 +326,9 @@ static void a_closed_communicator_is_told(void **state)
 
 static void different_tokens_are_an_auth_error(void **state)
 {
-    struct pair *pair = calloc(1, sizeof *pair);
+    struct pair *pair = pair_plan();
 
     (void)state;
-    assert_non_null(pair);
-    pair->ops = hkt__transport_find("tcp");
-    pair->job_ranks[1] = 1;
     side_open(pair, 0, "127.0.0.1", token);
     side_open(pair, 1, "127.0.0.1", other_token);
     for (int i = 0; i < 2; i++)
