@@ -44,11 +44,14 @@ static void open_place(struct place *p, int64_t timeout_ms, const char *algo)
     config.timeout_ms = timeout_ms;
     config.algo = algo;
     config.name = "late";
+    atomic_fetch_add(&p->rank->shared->preparing, 1);
     ranks_require_ok(p->rank, hkt_comm_split(p->rank->comm, 0, p->rank->rank, &config, &p->comm), "split");
-    /* Once through, so that connections exist: a timeout is then about the operation. */
+    /* Once through, so that connections exist: a timeout is then about the operation. It holds for this too: where ranks
+     * are slow to connect, the job is tried again with more patience. */
     ranks_require_ok(p->rank, sum(p, LARGE, NULL), "all_reduce");
     /* Through on all ranks, or one that goes on to fail the communicator fails this for another. */
     ranks_require_ok(p->rank, hkt_barrier(p->rank->comm, NULL), "the parent's barrier");
+    atomic_fetch_sub(&p->rank->shared->preparing, 1);
 }
 
 /** All know the failure; the communicator can be destroyed; the parent works. */

@@ -32,6 +32,8 @@ struct ranks_shared {
     char text[RANKS_TEXT_MAX];                  /* of the first failure */
     int tried;                                  /* how often the job has been tried before */
     int64_t longest_nap_ms;                     /* of the test itself, which sleeps for 1 ms at a time: what cores were like */
+    _Atomic int preparing;                      /* ranks of a timed job in what comes before its subject: what fails there
+                                                   for want of time says nothing of it */
     _Atomic int64_t counters[RANKS_COUNTERS];   /* for the test's own totals */
     _Atomic int met[RANKS_COUNTERS];
     /* What a rank wants the test to see. */
@@ -56,7 +58,8 @@ struct ranks_job {
     const char *const *settings;                /* "NAME=value", ending in NULL; NULL: none */
     const struct hkt_config *config;
     bool is_timed;                              /* what it checks holds where ranks are quick: ranks_run tries again, some
-                                                   times, when the machine was seen not to let them be */
+                                                   times, when the machine was seen not to let them be, or a rank was
+                                                   still `preparing` */
     bool no_comm;                               /* call the function without a communicator */
     bool leaves_descriptors;                    /* do not count them */
     ranks_fn *fn;
