@@ -38,6 +38,7 @@ static int print_json(const struct machines *machines, const struct hkt_candidat
 
         cJSON_AddStringToObject(row, "algorithm", candidates[i].algo);
         cJSON_AddBoolToObject(row, "chosen", candidates[i].chosen);
+        cJSON_AddBoolToObject(row, "forced", candidates[i].forced);
         if (candidates[i].unfit[0] == '\0')
             cJSON_AddNumberToObject(row, "predicted_us", candidates[i].predicted_us);
         else
@@ -81,7 +82,9 @@ static void print_candidate(const struct hkt_candidate *candidate, double least_
     }
     printf("  %-22s %12.2f us", candidate->algo, candidate->predicted_us);
     print_largest_term(candidate);
-    if (candidate->measured_us > 0)
+    if (candidate->forced)
+        printf("  chosen: forced (HOCKET_ALGO)");
+    else if (candidate->measured_us > 0)
         printf("  chosen: the fastest of those measured near this size, %.2f us", candidate->measured_us);
     else if (candidate->chosen)
         printf("  chosen: %s", reason_of(candidate, least_us, crowd));
@@ -115,7 +118,9 @@ static int get_machines(const struct explain_why *request, struct machines *mach
 
     if ((is_file ? hkt_topo_load(request->machines, &machines->topo)
                  : hkt_topo_synthetic(request->machines, &machines->topo)) != HKT_OK)
-        return hkt_tool_usage("explain", "--topo: no file \"%s\", and as a line: %s", request->machines, hkt_last_error());
+        return is_file ? hkt_tool_usage("explain", "--topo: %s", hkt_last_error())
+                       : hkt_tool_usage("explain", "--topo: no file \"%s\", and as a line: %s", request->machines,
+                                        hkt_last_error());
     by = hkt_tool_count(machines->topo, HKT_TOPO_CORE) > 0 ? HKT_TOPO_CORE : HKT_TOPO_GPU;
     if (request->by != NULL && hkt_topo_kind_parse(request->by, &by) != HKT_OK)
         return hkt_tool_usage("explain", "--by: %s", hkt_last_error());

@@ -33,7 +33,7 @@ struct hkt_config {
     size_t struct_bytes;     /* sizeof(struct hkt_config), so that old callers keep working */
     int64_t timeout_ms;      /* deadline of every wait; 0: HOCKET_TIMEOUT (default 600000) */
     const char *transport;   /* "shm,tcp" allows just these, "^tcp" all but these; NULL: HOCKET_TRANSPORT */
-    const char *algo;        /* "all_reduce=ring,broadcast=chain" forces; NULL: HOCKET_ALGO */
+    const char *algo;        /* "all_reduce=ring" forces, "all_reduce=^ring" forbids; commas between; NULL: HOCKET_ALGO */
     const char *name;        /* label in errors, logs and dumps; NULL: "comm<id>" */
     size_t slice_bytes;      /* pipeline unit; 0: HOCKET_SLICE_BYTES, else what the transports in use like */
     int lanes;               /* channels to replicate plans over; 0: HOCKET_LANES */

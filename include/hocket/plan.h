@@ -88,12 +88,13 @@ struct hkt_candidate {
     double terms_us[HKT_PRICE_COUNT]; /* of predicted_us, by price */
     double measured_us;      /* of the chosen one, where `hocket tune` measured it; else 0 */
     int chosen;
+    int forced;              /* chosen because HOCKET_ALGO says so; what that forbids is unfit */
     int tuned;               /* predicted at the prices of `hocket tune` for this machine, not at the defaults */
 };
 /** What a communicator of this kind would weigh, the chosen first, then by predicted time, unfit ones last. *out_count is
  *  what there are; at most `capacity` are stored. Measured choices count if the file of `hocket tune` has them for this
- *  machine and nranks on one host.
- *  Errors   INVALID: no such transport or ranks */
+ *  machine and nranks on one host; so does HOCKET_ALGO.
+ *  Errors   INVALID: no such transport or ranks, HOCKET_ALGO names what there is not */
 HKT_API HKT_NODISCARD enum hkt_status hkt_plan_candidates(const struct hkt_choice_query *query,
                                                           struct hkt_candidate *out_candidates, int capacity,
                                                           int *out_count);

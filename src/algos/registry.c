@@ -418,4 +418,5 @@ const struct hkt__algo hkt__algos[] = {
 };
 /* clang-format on */
 
+_Static_assert(sizeof hkt__algos / sizeof hkt__algos[0] <= HKT__ALGOS_MAX, "there is a place for what the user says of each");
 const int hkt__algo_count = (int)(sizeof hkt__algos / sizeof hkt__algos[0]);

@@ -26,6 +26,8 @@ struct hkt__algo {
     bool ordered;
 };
 
+#define HKT__ALGOS_MAX 128
+
 /** Rows are ordered by collective. The v-variants have rows of their own. */
 extern const struct hkt__algo hkt__algos[];
 extern const int hkt__algo_count;

@@ -62,8 +62,12 @@ enum hkt_status hkt__group_spoil(enum hkt_status status);
 /** Queue calls on a stream; copies them, and takes their turns. */
 HKT_NODISCARD enum hkt_status hkt__stream_enqueue(struct hkt_stream *stream, const struct hkt__call *calls, size_t count);
 
-/** "all_reduce=ring,broadcast=chain" into forced[coll]; INVALID names what does not fit. NULL and "" force nothing. */
-HKT_NODISCARD enum hkt_status hkt__algo_list_parse(const char *list, const struct hkt__algo *forced[HKT_COLL_COUNT]);
+/** "all_reduce=ring,broadcast=^chain": forces the one, forbids the other. INVALID names what does not fit. NULL and "": no wishes. */
+HKT_NODISCARD enum hkt_status hkt__algo_list_parse(const char *list, struct hkt__wish *out_wish);
+
+/** One line to the log: what was chosen, what it should cost, the bound, and what else was weighed. */
+void hkt__choice_log(const struct hkt_comm *comm, const struct hkt__select_args *args, const struct hkt__choice *choice,
+                     const struct hkt__bind *bind);
 
 /* prepare.c */
 /** Algorithm, plan, slices and kernel for a call; kept by the communicator, good until its next preparation. What its bind

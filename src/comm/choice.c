@@ -1,20 +1,70 @@
-/* The choice of algorithm, laid open: what is weighed for a case, by a communicator or without one. */
+/* The choice of algorithm, laid open: what the user forces and forbids, and what is weighed for a case, by a communicator or
+ * without one. */
 #include <sched.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "comm/comm_int.h"
+#include "comm/call.h"
+#include "core/log.h"
 #include "core/mem.h"
 #include "cost/bound.h"
 #include "hocket/tune.h"
 #include "transport/machine.h"
+
+#define CANDIDATES_MAX 32 /* of one collective */
+
+/** One "coll=algo" or "coll=^algo" of a list. */
+static enum hkt_status parse_wish(const char *text, size_t bytes, struct hkt__wish *wish)
+{
+    char item[128];
+    enum hkt_coll coll;
+
+    snprintf(item, sizeof item, "%.*s", (int)bytes, text);
+    char *equals = strchr(item, '=');
+
+    if (equals == NULL)
+        return hkt__fail(HKT_ERR_INVALID, "algorithm list: \"%s\" is neither COLLECTIVE=ALGORITHM nor COLLECTIVE=^ALGORITHM "
+                         "(HOCKET_ALGO, config.algo)", item);
+    *equals = '\0';
+    const bool forbids = equals[1] == '^';
+    const struct hkt__algo *algo = hkt_coll_parse(item, &coll) < 0 ? NULL : hkt__algo_find(coll, equals + 1 + forbids);
+
+    if (algo == NULL)
+        return hkt__error_context(HKT_ERR_INVALID, "algorithm list");
+    if (forbids) {
+        wish->forbidden[algo - hkt__algos] = true;
+        return HKT_OK;
+    }
+    if (wish->forced[coll] != NULL && wish->forced[coll] != algo)
+        return hkt__fail(HKT_ERR_INVALID, "algorithm list: %s is to be both %s and %s (HOCKET_ALGO, config.algo)", item,
+                         wish->forced[coll]->info.name, algo->info.name);
+    wish->forced[coll] = algo;
+    return HKT_OK;
+}
+
+enum hkt_status hkt__algo_list_parse(const char *list, struct hkt__wish *out_wish)
+{
+    struct hkt__wish wish = {.forced = {NULL}};
+    enum hkt_status rc = HKT_OK;
+
+    while (list != NULL && *list != '\0' && rc == HKT_OK) {
+        const size_t bytes = strcspn(list, ",");
+
+        if (bytes > 0)
+            rc = parse_wish(list, bytes, &wish);
+        list += bytes + (list[bytes] == ',');
+    }
+    if (rc == HKT_OK)
+        *out_wish = wish;
+    return rc;
+}
 
 /** What one choice depends on, but for the case. */
 struct weighing {
     const struct hkt__select_args *args;
     const struct hkt__prices *prices;
     struct hkt__work_table *table;
-    const struct hkt__algo *forced;          /* NULL: free choice */
 };
 
 static int by_time(const void *a, const void *b)
@@ -48,8 +98,8 @@ static enum hkt_status weigh(const struct weighing *w, const struct hkt__algo *a
 static enum hkt_status weigh_all(const struct weighing *w, struct hkt_candidate *out_candidates, int capacity, int *out_count)
 {
     const struct hkt__tune_row *tuned = hkt__select_tuned(w->args);
-    struct hkt__choice choice = {w->forced, false};
-    enum hkt_status rc = w->forced == NULL ? hkt__select(w->args, w->prices, w->table, &choice) : HKT_OK;
+    struct hkt__choice choice = {.algo = NULL};
+    enum hkt_status rc = hkt__select(w->args, w->prices, w->table, &choice);
     int count = 0;
 
     if (rc == HKT_ERR_UNSUPPORTED)
@@ -61,6 +111,7 @@ static enum hkt_status weigh_all(const struct weighing *w, struct hkt_candidate 
             continue;
         rc = weigh(w, &hkt__algos[i], &candidate);
         candidate.chosen = &hkt__algos[i] == choice.algo;
+        candidate.forced = candidate.chosen && choice.is_forced;
         candidate.measured_us = candidate.chosen && choice.is_tuned ? tuned->measured_us : 0;
         if (count < capacity)
             out_candidates[count] = candidate;
@@ -72,6 +123,30 @@ static enum hkt_status weigh_all(const struct weighing *w, struct hkt_candidate 
         qsort(out_candidates, (size_t)(count < capacity ? count : capacity), sizeof *out_candidates, by_time);
     *out_count = count;
     return HKT_OK;
+}
+
+void hkt__choice_log(const struct hkt_comm *comm, const struct hkt__select_args *args, const struct hkt__choice *choice,
+                     const struct hkt__bind *bind)
+{
+    const struct weighing weighing = {args, &comm->routes.prices, comm->planning.work};
+    struct hkt_candidate candidates[CANDIDATES_MAX];
+    struct hkt_bound bound;
+    char others[640] = "";
+    size_t used = 0;
+    int count = 0;
+
+    if (weigh_all(&weighing, candidates, CANDIDATES_MAX, &count) < 0)
+        return;
+    hkt__bound(args, &comm->routes.prices, comm->routes.all_memory, &bound);
+    for (int i = 1; i < count && i < CANDIDATES_MAX && used < sizeof others; i++)
+        if (candidates[i].unfit[0] == '\0')
+            used += (size_t)snprintf(others + used, sizeof others - used, "%s%s %.2f", used > 0 ? ", " : "; others: ",
+                                     candidates[i].algo, candidates[i].predicted_us);
+    hkt__log(HKT__SUB_PLAN, HKT__LOG_INFO,
+             "%s: %s of %zu bytes over %d ranks: %s, %d slices, %d lanes, predicted %.2f us%s; bound %.2f%s", comm->name,
+             hkt_coll_name(args->coll), args->bytes, comm->nranks, choice->algo->info.name, bind->nslices, bind->channels,
+             candidates[0].predicted_us, choice->is_forced ? " (forced)" : choice->is_tuned ? " (chosen by measurement)" : "",
+             bound.time_us, others);
 }
 
 /** As a communicator over this transport alone would have it. */
@@ -121,6 +196,7 @@ struct thought {
     struct hkt__select_args args;
     struct hkt__prices prices;
     struct hkt__tune *tune;                  /* owned; args.tuned points into it */
+    struct hkt__wish wish;                   /* args.wish points to it */
 };
 
 /** The machines that the query names, or one. */
@@ -203,6 +279,8 @@ static enum hkt_status think(const struct hkt_choice_query *query, struct though
     *out = (struct thought){0};
     rc = hkt__settings_get(&settings);
     if (rc == HKT_OK)
+        rc = hkt__algo_list_parse(settings->algo, &out->wish);
+    if (rc == HKT_OK)
         rc = find_caps(query->transport, &caps);
     if (rc == HKT_OK)
         rc = find_site(query, &out->site);
@@ -220,7 +298,7 @@ static enum hkt_status think(const struct hkt_choice_query *query, struct though
         .direct_ok = is_memory, .user_ok = is_memory && ((caps.flags & HKT__TP_USER) != 0 || query->registered),
         .copy_ok = is_memory && may_copy(query, settings), .ordered = settings->deterministic[0] != '\0',
         .slice_bytes = slice_bytes(settings, &caps), .scratch_bytes = (size_t)settings->scratch_bytes,
-        .site = &out->site, .tuned = find_table(query, out)};
+        .site = &out->site, .tuned = find_table(query, out), .wish = &out->wish};
     set_prices(query, &caps, out);
     return HKT_OK;
 }
@@ -239,7 +317,7 @@ enum hkt_status hkt_plan_candidates(const struct hkt_choice_query *query, struct
         return hkt__error_context(rc, "hkt_plan_candidates");
     rc = hkt__work_table_create(&table);
     if (rc == HKT_OK) {
-        const struct weighing weighing = {&thought.args, &thought.prices, table, NULL};
+        const struct weighing weighing = {&thought.args, &thought.prices, table};
 
         rc = weigh_all(&weighing, out_candidates, capacity, out_count);
         hkt__work_table_destroy(table);
@@ -273,9 +351,10 @@ enum hkt_status hkt_comm_candidates(struct hkt_comm *comm, const struct hkt_choi
         .direct_ok = comm->routes.all_memory,
         .user_ok = comm->routes.all_user || (comm->routes.all_memory && query->registered),
         .copy_ok = comm->routes.all_copy, .ordered = comm->options.ordered, .slice_bytes = hkt__comm_slice_bytes(comm, query->bytes),
-        .scratch_bytes = comm->env.scratch_bytes, .site = &comm->site, .tuned = hkt__comm_tuned(comm)};
+        .scratch_bytes = comm->env.scratch_bytes, .site = &comm->site, .tuned = hkt__comm_tuned(comm),
+        .wish = &comm->options.wish};
     struct hkt__prices prices = comm->routes.prices;
-    const struct weighing weighing = {&args, &prices, comm->planning.work, comm->options.forced[query->coll]};
+    const struct weighing weighing = {&args, &prices, comm->planning.work};
 
     if (query->prices != NULL)
         memcpy(prices.price, query->prices, sizeof prices.price);

@@ -112,7 +112,7 @@ static enum hkt_status premultiply(struct hkt__call *call, const struct hkt__use
 {
     const size_t elem_bytes = hkt_dtype_size(call->dtype);
     struct hkt_comm *comm = call->comm;
-    const struct hkt__algo *forced = comm->options.forced[call->coll];
+    const struct hkt__algo *forced = comm->options.wish.forced[call->coll];
     const bool has_out = call->coll == HKT_ALL_REDUCE || (call->coll == HKT_REDUCE && call->root == comm->rank);
     const bool into_out = has_out && (call->in_place || forced == NULL || forced->restriction == NULL ||
                                       forced->restriction(comm->nranks, true)[0] == '\0');

@@ -360,7 +360,7 @@ static enum hkt_status read_options(struct hkt_comm *comm, const struct hkt_conf
     options->ordered = settings->deterministic[0] != '\0'; /* else "rank_order", the only value */
     if (c->name != NULL)
         snprintf(comm->name, sizeof comm->name, "%s", c->name);
-    return hkt__algo_list_parse(c->algo != NULL ? c->algo : settings->algo, options->forced);
+    return hkt__algo_list_parse(c->algo != NULL ? c->algo : settings->algo, &options->wish);
 }
 
 /** Orders and groups, from the places of the members. */

@@ -103,7 +103,7 @@ struct hkt__comm_options {
     int channels;
     bool crc;
     bool ordered;                            /* reductions sum in rank order */
-    const struct hkt__algo *forced[HKT_COLL_COUNT];
+    struct hkt__wish wish;
 };
 
 /** How the job knows a communicator. */

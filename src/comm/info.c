@@ -122,38 +122,3 @@ enum hkt_status hkt_feature_get(int index, struct hkt_feature *out_feature)
                                         .reason = present ? fixed[i].yes : fixed[i].no};
     return HKT_OK;
 }
-
-/** One "coll=algo" of a list. */
-static enum hkt_status parse_choice(const char *text, size_t bytes, const struct hkt__algo *forced[HKT_COLL_COUNT])
-{
-    char choice[128];
-    enum hkt_coll coll;
-    char *equals;
-
-    snprintf(choice, sizeof choice, "%.*s", (int)bytes, text);
-    equals = strchr(choice, '=');
-    if (equals == NULL)
-        return hkt__fail(HKT_ERR_INVALID, "algorithm list: \"%s\" is not COLLECTIVE=ALGORITHM (HOCKET_ALGO, config.algo)",
-                         choice);
-    *equals = '\0';
-    const enum hkt_status rc = hkt_coll_parse(choice, &coll);
-
-    if (rc < 0)
-        return hkt__error_context(rc, "algorithm list");
-    forced[coll] = hkt__algo_find(coll, equals + 1);
-    return forced[coll] == NULL ? hkt__error_context(HKT_ERR_INVALID, "algorithm list") : HKT_OK;
-}
-
-enum hkt_status hkt__algo_list_parse(const char *list, const struct hkt__algo *forced[HKT_COLL_COUNT])
-{
-    enum hkt_status rc = HKT_OK;
-
-    while (list != NULL && *list != '\0' && rc == HKT_OK) {
-        const size_t bytes = strcspn(list, ",");
-
-        if (bytes > 0)
-            rc = parse_choice(list, bytes, forced);
-        list += bytes + (list[bytes] == ',');
-    }
-    return rc;
-}

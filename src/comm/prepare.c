@@ -58,25 +58,7 @@ static struct hkt__select_args select_args(const struct hkt__call *call)
         .direct_ok = comm->routes.all_memory, .user_ok = comm->routes.all_user || call->registered,
         .copy_ok = comm->routes.all_copy, .ordered = comm->options.ordered, .bytes = bytes,
         .slice_bytes = hkt__comm_slice_bytes(comm, bytes), .scratch_bytes = comm->env.scratch_bytes, .site = &comm->site,
-        .tuned = hkt__comm_tuned(comm)};
-}
-
-static enum hkt_status choose(const struct hkt__call *call, struct hkt__choice *out_choice)
-{
-    const struct hkt_comm *comm = call->comm;
-    const struct hkt__select_args args = select_args(call);
-    const struct hkt__algo *forced = call->is_internal ? NULL : comm->options.forced[call->coll];
-
-    if (forced == NULL)
-        return hkt__select(&args, &comm->routes.prices, comm->planning.work, out_choice);
-    const char *why = hkt__unfit(forced, &args);
-
-    if (why[0] != '\0')
-        return hkt__fail(HKT_ERR_UNSUPPORTED, "%s: the forced algorithm %s does not serve %d ranks%s: %s",
-                         hkt_coll_name(call->coll), forced->info.name, comm->nranks, args.in_place ? " in place" : "",
-                         why);
-    *out_choice = (struct hkt__choice){.algo = forced};
-    return HKT_OK;
+        .tuned = hkt__comm_tuned(comm), .wish = call->is_internal ? NULL : &comm->options.wish};
 }
 
 size_t hkt__block_elems_max(const struct hkt__call *call)
@@ -136,21 +118,6 @@ static uint32_t call_word(const struct hkt__call *call)
                               (call->is_internal ? HKT__CALL_INTERNAL : 0));
 }
 
-/** One line that says what was chosen and what it should cost; `hocket explain --why` lists what it was weighed against. */
-static void log_choice(const struct hkt__call *call, const struct hkt__choice *choice, int nslices)
-{
-    const struct hkt_comm *comm = call->comm;
-    const struct hkt__algo *algo = choice->algo;
-    const struct hkt__select_args args = select_args(call);
-    double ns = 0;
-
-    if (hkt__select_predict(algo, &args, &comm->routes.prices, comm->planning.work, NULL, &ns) < 0)
-        return;
-    hkt__log(HKT__SUB_PLAN, HKT__LOG_INFO, "%s: %s of %zu bytes over %d ranks: %s, %d slices, predicted %.2f us%s",
-             comm->name, hkt_coll_name(call->coll), args.bytes, comm->nranks, algo->info.name, nslices, ns / 1e3,
-             comm->options.forced[call->coll] != NULL ? " (forced)" : choice->is_tuned ? " (chosen by measurement)" : "");
-}
-
 struct hkt__stamp hkt__call_stamp(const struct hkt__call *call)
 {
     const unsigned op = call->op == HKT_OP_COUNT ? HKT__CALL_NO_OP : (unsigned)call->op;
@@ -167,18 +134,14 @@ enum hkt_status hkt__prepare_far(const struct hkt__call *call, bool user_ok, con
 {
     struct hkt_comm *comm = call->comm;
     struct hkt__select_args args = select_args(call);
-    struct hkt__choice choice = {.algo = comm->options.forced[call->coll]};
-    enum hkt_status rc = HKT_OK;
+    struct hkt__choice choice = {.algo = NULL};
 
     args.direct_ok = true; /* scratch of all ranks lies in arenas */
     args.user_ok = user_ok;
     args.copy_ok = false;
     args.tuned = NULL; /* measured in memory of the host */
-    if (choice.algo == NULL)
-        rc = hkt__select(&args, &comm->routes.prices, comm->planning.work, &choice);
-    else if (hkt__unfit(choice.algo, &args)[0] != '\0')
-        rc = hkt__fail(HKT_ERR_UNSUPPORTED, "%s: the forced algorithm %s does not serve %d ranks on devices: %s",
-                       hkt_coll_name(call->coll), choice.algo->info.name, comm->nranks, hkt__unfit(choice.algo, &args));
+    const enum hkt_status rc = hkt__select(&args, &comm->routes.prices, comm->planning.work, &choice);
+
     if (rc < 0)
         return rc;
     *out_algo = choice.algo;
@@ -190,8 +153,9 @@ static enum hkt_status prepare_anew(const struct hkt__call *call, struct hkt__pr
     struct hkt_comm *comm = call->comm;
     struct hkt__prepared prepared = {.key = call_word(call), .root = call->root, .count = call->count};
     const unsigned op = prepared.key >> 10 & 63u;
-    struct hkt__choice choice = {NULL, false};
-    enum hkt_status rc = choose(call, &choice);
+    struct hkt__choice choice = {.algo = NULL};
+    const struct hkt__select_args args = select_args(call);
+    enum hkt_status rc = hkt__select(&args, &comm->routes.prices, comm->planning.work, &choice);
 
     prepared.algo = choice.algo;
     if (rc == HKT_OK)
@@ -220,7 +184,7 @@ static enum hkt_status prepare_anew(const struct hkt__call *call, struct hkt__pr
         prepared.bind.spread = hkt__spread_get(built_in, call->dtype, hkt__isa_best());
     }
     if (hkt__log_level(HKT__SUB_PLAN) >= HKT__LOG_INFO)
-        log_choice(call, &choice, prepared.bind.nslices);
+        hkt__choice_log(comm, &args, &choice, &prepared.bind);
     *out = prepared;
     return HKT_OK;
 }

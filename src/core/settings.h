@@ -16,7 +16,7 @@
     X(timeout_ms, "HOCKET_TIMEOUT", ms, 1, 864000000, "600s", "deadline of every wait of an operation")               \
     X(init_timeout_ms, "HOCKET_INIT_TIMEOUT", ms, 1, 864000000, "120s", "deadline for all ranks to meet at init")     \
     X(transport, "HOCKET_TRANSPORT", string, 0, 0, "", "allowed transports, e.g. shm,tcp; ^tcp forbids tcp")           \
-    X(algo, "HOCKET_ALGO", string, 0, 0, "", "forced algorithms, e.g. all_reduce=ring,broadcast=chain")                \
+    X(algo, "HOCKET_ALGO", string, 0, 0, "", "algorithms to force, or with ^ to forbid, e.g. all_reduce=ring,broadcast=^chain")\
     X(tune, "HOCKET_TUNE", string, 0, 0, "", "file of `hocket tune` with measured choices, or off; rank 0's counts; default ~/.cache/hocket/tune.json if it exists") \
     X(debug, "HOCKET_DEBUG", string, 0, 0, "", "log to stderr: level or subsystem=level list; levels error, warn, info, debug, trace") \
     X(interface, "HOCKET_INTERFACE", string, 0, 0, "", "network interface or address prefix for tcp, e.g. eth0")      \

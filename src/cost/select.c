@@ -51,6 +51,8 @@ static bool reduces(enum hkt_coll coll)
 
 const char *hkt__unfit(const struct hkt__algo *algo, const struct hkt__select_args *args)
 {
+    if (args->wish != NULL && args->wish->forbidden[algo - hkt__algos])
+        return "forbidden (HOCKET_ALGO)";
     if (algo->user_direct && !args->user_ok && !args->copy_ok)
         return "needs buffers that peers can reach: threads, memory of hkt_mem_alloc, or a system that allows copies "
                "between processes (HOCKET_CMA, ptrace_scope)";
@@ -207,18 +209,39 @@ static enum hkt_status choose(const struct hkt__select_args *args, const struct 
     return HKT_OK;
 }
 
+/** Says why there is no choice, and whether the user's wishes have to do with it. */
+static enum hkt_status fail_to_choose(const struct hkt__select_args *args)
+{
+    int forbidden = 0;
+
+    for (int i = 0; args->wish != NULL && i < hkt__algo_count; i++)
+        forbidden += hkt__algos[i].info.coll == args->coll && args->wish->forbidden[i];
+    return hkt__fail(HKT_ERR_UNSUPPORTED, "no algorithm serves %s over %d ranks%s%s", hkt_coll_name(args->coll), args->nranks,
+                     args->in_place ? " in place" : "", forbidden > 0 ? ", with those that HOCKET_ALGO forbids left out" : "");
+}
+
 enum hkt_status hkt__select(const struct hkt__select_args *args, const struct hkt__prices *prices,
                             struct hkt__work_table *table, struct hkt__choice *out_choice)
 {
-    const struct hkt__tune_row *tuned = hkt__select_tuned(args);
-    const struct hkt__algo *best = tuned != NULL ? &hkt__algos[tuned->algo] : NULL;
-    const enum hkt_status rc = tuned == NULL ? choose(args, prices, table, &best) : HKT_OK;
+    const struct hkt__algo *forced = args->wish != NULL ? args->wish->forced[args->coll] : NULL, *best = NULL;
+    const struct hkt__tune_row *tuned = forced == NULL ? hkt__select_tuned(args) : NULL;
+    enum hkt_status rc = HKT_OK;
 
+    if (forced != NULL) {
+        if (hkt__unfit(forced, args)[0] != '\0')
+            return hkt__fail(HKT_ERR_UNSUPPORTED, "%s: the forced algorithm %s does not serve %d ranks%s: %s",
+                             hkt_coll_name(args->coll), forced->info.name, args->nranks, args->in_place ? " in place" : "",
+                             hkt__unfit(forced, args));
+        best = forced;
+    } else if (tuned != NULL) {
+        best = &hkt__algos[tuned->algo];
+    } else {
+        rc = choose(args, prices, table, &best);
+    }
     if (rc < 0)
         return rc;
     if (best == NULL)
-        return hkt__fail(HKT_ERR_UNSUPPORTED, "no algorithm serves %s over %d ranks%s", hkt_coll_name(args->coll),
-                         args->nranks, args->in_place ? " in place" : "");
-    *out_choice = (struct hkt__choice){.algo = best, .is_tuned = tuned != NULL};
+        return fail_to_choose(args);
+    *out_choice = (struct hkt__choice){.algo = best, .is_tuned = tuned != NULL, .is_forced = forced != NULL};
     return HKT_OK;
 }

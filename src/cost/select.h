@@ -1,9 +1,15 @@
-/* The choice of algorithm: what was measured for the case (`hocket tune`), else the least predicted time over the registry
- * rows that serve it. Every rank chooses from the same inputs, so all choose alike. */
+/* The choice of algorithm: what the user forces, else what was measured for the case (`hocket tune`), else the least predicted
+ * time over the registry rows that serve it and are not forbidden. Every rank chooses from the same inputs, so all choose alike. */
 #ifndef HOCKET_COST_SELECT_H
 #define HOCKET_COST_SELECT_H
 
 #include "cost/tune.h"
+
+/** What the user says of algorithms (HOCKET_ALGO, config.algo). */
+struct hkt__wish {
+    const struct hkt__algo *forced[HKT_COLL_COUNT]; /* NULL: free choice */
+    bool forbidden[HKT__ALGOS_MAX];                 /* by row of the registry */
+};
 
 struct hkt__select_args {
     enum hkt_coll coll;
@@ -17,11 +23,13 @@ struct hkt__select_args {
     size_t slice_bytes, scratch_bytes;
     const struct hkt__site *site; /* where the ranks run; NULL: near each other */
     const struct hkt__tune_table *tuned; /* measured choices; NULL: none */
+    const struct hkt__wish *wish; /* NULL: none */
 };
 
 struct hkt__choice {
     const struct hkt__algo *algo;
     bool is_tuned;             /* by measurement, not by prediction */
+    bool is_forced;
 };
 
 /** What schedules cost in work on one site, remembered: building them for every choice would take longer than the calls. */
@@ -29,7 +37,7 @@ struct hkt__work_table;
 HKT_NODISCARD enum hkt_status hkt__work_table_create(struct hkt__work_table **out_table);
 void hkt__work_table_destroy(struct hkt__work_table *table);
 
-/** UNSUPPORTED when no row serves the case (reason recorded); NOMEM. */
+/** UNSUPPORTED when no row serves the case, or the forced one does not (reason recorded); NOMEM. */
 HKT_NODISCARD enum hkt_status hkt__select(const struct hkt__select_args *args, const struct hkt__prices *prices,
                                           struct hkt__work_table *table, struct hkt__choice *out_choice);
 

@@ -54,7 +54,7 @@ class Tune(unittest.TestCase):
                  'export HOCKET_TUNE; exec "$@"'
         result = run('run', '-n', str(nranks), '-T', 'sh', '-c', script, 'sh', HOCKET, 'perf', 'all_reduce', '-b', '1K', '-n',
                      '2', '-w', '1', *options, HOCKET_DEBUG='plan=info', **env)
-        found = re.findall(r'(?m)^\[(\d+)\].*all_reduce of 1024 bytes over \d ranks: (\w+), .* us(.*)$', result.stderr)
+        found = re.findall(r'(?m)^\[(\d+)\].*all_reduce of 1024 bytes over \d ranks: (\w+), .* us(.*); bound ', result.stderr)
         return result.returncode, [(int(rank), algo, how) for rank, algo, how in found], result.stderr
 
     def test_table(self):
@@ -112,6 +112,14 @@ class Tune(unittest.TestCase):
         self.assertEqual(code, 0, text)
         self.assertEqual({algo for _, algo, _ in found}, {'circulant'}, text)
 
+    def test_a_forbidden_one_is_not_chosen(self):
+        code, found, text = self.choices(self.write(self.edited()), HOCKET_ALGO='all_reduce=^ordered,all_reduce=^ring')
+        self.assertEqual(code, 0, text)
+        self.assertTrue(found and 'ordered' not in {algo for _, algo, _ in found}, text)
+        line = next(line for line in text.splitlines() if 'all_reduce of 1024' in line)
+        self.assertRegex(line, r' \d+ slices, 1 lanes, predicted \S+ us; bound \d+\.\d\d; others: \w+ \d+\.\d\d, \w+ ')
+        self.assertNotRegex(line, r'ordered|ring \d')
+
     def test_other_jobs_do_not_use_it(self):
         code, found, text = self.choices(self.write(self.edited(ranks=3)), nranks=3)
         self.assertEqual(code, 0, text)
@@ -168,6 +176,15 @@ class Tune(unittest.TestCase):
         self.assertRegex(text, r'(?m)^  bound .*GB/s.*$')
         text = run('explain', 'all_reduce', '--why', '-n', '2', '--bytes', '1K', HOCKET_TUNE='off').stdout
         self.assertIn('default prices', text)
+        text = run('explain', 'all_reduce', '--why', '-n', '2', HOCKET_TUNE=path, HOCKET_ALGO='all_reduce=ring').stdout
+        self.assertRegex(text, r'\n  ring .*chosen: forced \(HOCKET_ALGO\)\n')
+        text = run('explain', 'all_reduce', '--why', '-n', '2', HOCKET_TUNE=path, HOCKET_ALGO='all_reduce=^ordered').stdout
+        self.assertRegex(text, r'\n  ordered +- +forbidden \(HOCKET_ALGO\)\n')
+        for wrong, word in (('all_reduce=^rang', 'there are: ring'), ('all_reduce=ring,all_reduce=swing', 'both ring and swing'),
+                            ('ring', 'neither'), ('rang=ring', 'no collective "rang"')):
+            result = run('explain', 'all_reduce', '--why', '-n', '2', HOCKET_ALGO=wrong)
+            self.assertEqual((result.returncode, result.stdout), (2, ''), wrong)
+            self.assertIn(word, result.stderr)
         why = json.loads(run('explain', 'all_reduce', '--why', '-n', '2', '--json', HOCKET_TUNE=path).stdout)
         self.assertTrue(why['tuned'] and why['bound_us'] > 0)
 
