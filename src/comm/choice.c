@@ -149,12 +149,32 @@ void hkt__choice_log(const struct hkt_comm *comm, const struct hkt__select_args 
              bound.time_us, others);
 }
 
-/** As a communicator over this transport alone would have it. */
-static size_t slice_bytes(const struct hkt__settings *settings, const struct hkt__tp_caps *caps)
+/** Between described hosts: what all of them like. */
+static size_t net_slice_bytes(const struct hkt_choice_query *query, int nhosts)
 {
+    size_t least = nhosts > 1 ? SIZE_MAX : 0;
+
+    for (int r = 0; r < query->nranks && nhosts > 1; r++) {
+        struct hkt_topo_link link;
+
+        hkt__topo_host_link(query->topo, query->nodes[r], &link);
+        const double ns_per_byte = link.bytes_per_s > 0 ? 1e9 / (double)link.bytes_per_s : 0;
+        const size_t likes = hkt__tcp_slice_bytes(ns_per_byte, nhosts == query->nranks);
+
+        least = likes < least ? likes : least;
+    }
+    return least;
+}
+
+/** As a communicator would have it: over this transport alone, between hosts over it and sockets. */
+static size_t slice_bytes(const struct hkt__settings *settings, const struct hkt__tp_caps *caps,
+                          const struct hkt_choice_query *query, int nhosts)
+{
+    const size_t own = caps->slice_bytes > HKT__SLICE_BYTES ? caps->slice_bytes : HKT__SLICE_BYTES, net = net_slice_bytes(query, nhosts);
+
     if (settings->slice_bytes > 0)
         return (size_t)settings->slice_bytes;
-    return caps->slice_bytes > HKT__SLICE_BYTES ? caps->slice_bytes : HKT__SLICE_BYTES;
+    return net > own ? hkt__slice_bytes(HKT__SLICE_BYTES, net, query->bytes) : own;
 }
 
 static enum hkt_status find_caps(const char *transport, struct hkt__tp_caps *out_caps)
@@ -297,7 +317,7 @@ static enum hkt_status think(const struct hkt_choice_query *query, struct though
         .coll = query->coll, .nranks = query->nranks, .in_place = query->in_place, .bytes = query->bytes,
         .direct_ok = is_memory, .user_ok = is_memory && ((caps.flags & HKT__TP_USER) != 0 || query->registered),
         .copy_ok = is_memory && may_copy(query, settings), .ordered = settings->deterministic[0] != '\0',
-        .slice_bytes = slice_bytes(settings, &caps), .scratch_bytes = (size_t)settings->scratch_bytes,
+        .slice_bytes = slice_bytes(settings, &caps, query, out->site.nhosts), .scratch_bytes = (size_t)settings->scratch_bytes,
         .site = &out->site, .tuned = find_table(query, out), .wish = &out->wish};
     set_prices(query, &caps, out);
     return HKT_OK;

@@ -66,11 +66,11 @@ static enum hkt_status tcp_probe(const struct hkt__settings *settings)
  * took 0.65 to 0.95 of the time that those of 64 KiB take, from 1 MiB on; smaller vectors are left too few of them. At 1 Gbit/s
  * they fill a broadcast's pipeline later: 1.2. With several ranks per host nothing is gained for sure.
  * (docs/bench/2026-11-30-hosts.md) */
-static size_t slice_bytes(const struct hkt__tcp *tcp)
+size_t hkt__tcp_slice_bytes(double link_ns_per_byte, bool is_alone)
 {
-    const bool is_fast = tcp->link_ns_per_byte > 0 && tcp->link_ns_per_byte <= SLICE_LINK_NS_PER_BYTE;
+    const bool is_fast = link_ns_per_byte > 0 && link_ns_per_byte <= SLICE_LINK_NS_PER_BYTE;
 
-    return is_fast && tcp->is_alone ? SLICE_BYTES : 0;
+    return is_fast && is_alone ? SLICE_BYTES : 0;
 }
 
 static void tcp_query(const struct hkt__tp *tp, struct hkt__tp_caps *out_caps)
@@ -80,7 +80,8 @@ static void tcp_query(const struct hkt__tp *tp, struct hkt__tp_caps *out_caps)
     /* Loopback between two processes of a 2-core virtual machine: 8 bytes one way 4-6 us spinning, stream 2.5-4 GB/s. A
      * network adds to the first and may take from the second; a tuning table replaces both. */
     *out_caps = (struct hkt__tp_caps){.flags = 0, .latency_ns = 6000, .ns_per_byte = 0.33,
-                                     .slice_bytes = tcp != NULL ? slice_bytes(tcp) : 0, .slice_bytes_least = HKT__SLICE_BYTES,
+                                     .slice_bytes = tcp != NULL ? hkt__tcp_slice_bytes(tcp->link_ns_per_byte, tcp->is_alone) : 0,
+                                     .slice_bytes_least = HKT__SLICE_BYTES,
                                      .link_ns_per_byte = tcp != NULL ? tcp->link_ns_per_byte : 0};
 }
 

@@ -115,6 +115,10 @@ struct hkt__tp_caps {
 
 #define HKT__SLICE_BYTES ((size_t)65536) /* stays in a core's second-level cache, as memory and sockets like it */
 
+/** Most that a piece has over sockets (hkt__tp_caps.slice_bytes; the least is HKT__SLICE_BYTES), by what joins the hosts (ns per byte,
+ *  0: not known), and whether each rank has it to itself. */
+size_t hkt__tcp_slice_bytes(double link_ns_per_byte, bool is_alone);
+
 /** Everything an instance may need to know; borrowed during open. */
 struct hkt__tp_params {
     int job_rank, job_nranks;

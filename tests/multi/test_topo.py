@@ -86,6 +86,13 @@ class Machines(InFolder):
         text = self.output('explain', 'all_reduce', '--why', '-n', '10', '--topo', line)
         self.assertRegex(text, r'\n  hierarchical +- +needs as many ranks on each host\n')
 
+    def test_why_cuts_as_the_job_would(self):
+        # Of a vector of 1 MiB an eighth, where each rank has a link of 10 Gbit/s or more to itself.
+        args = ('explain', 'all_reduce', '--why', '--json', '-n', '4', '--bytes', '1M', '--topo')
+        for line, slices in (('host:4@1250MB/s core:1', '128K'), ('host:4@1240MB/s core:1', '64K'), ('host:2@1250MB/s core:2', '64K')):
+            self.assertEqual(self.output(*args, line), self.output(*args, line, HOCKET_SLICE_BYTES=slices), line)
+            self.assertNotEqual(self.output(*args, line), self.output(*args, line, HOCKET_SLICE_BYTES='96K'), line)
+
     def test_why_where_ranks_share_cores(self):
         args = ('explain', 'all_gather', '--why', '-n', '4', '--bytes', '64', '--crowd', '2', '--json', '--topo')
         one_each, two_each = ({row['algorithm']: row.get('predicted_us') for row in json.loads(self.output(*args, line))['candidates']}
