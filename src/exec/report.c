@@ -5,6 +5,7 @@
 #include "core/error.h"
 #include "exec/call.h"
 #include "exec/run.h"
+#include "hocket/plan.h"
 
 /** The queue that holds the others up: a receive that has begun, else any that has not finished. */
 static const struct hkt__cursor *blocked_cursor(const struct hkt__run *run)
@@ -73,6 +74,13 @@ void hkt__call_print(const struct hkt__stamp *stamp, char *out_text, size_t byte
         snprintf(out_text + used, bytes - used, ") as operation %u", stamp->op_seq);
 }
 
+static const char *algo_name(const struct hkt__stamp *stamp)
+{
+    struct hkt_algo_info info;
+
+    return hkt_algo_get((int)(stamp->call >> 16 & 255u), &info) == HKT_OK ? info.name : "one that is not known here";
+}
+
 enum hkt_status hkt__stamp_mismatch(int peer, const struct hkt__stamp *own, const struct hkt__stamp *theirs)
 {
     char mine[160], other[160];
@@ -81,8 +89,8 @@ enum hkt_status hkt__stamp_mismatch(int peer, const struct hkt__stamp *own, cons
     hkt__call_print(theirs, other, sizeof other);
     if (strcmp(mine, other) == 0)
         return hkt__fail_peer(HKT_ERR_MISMATCH, peer,
-                              "this rank and rank %d run %s with different algorithms (%u and %u): "
+                              "this rank and rank %d run %s with different algorithms (%s and %s): "
                               "HOCKET_* settings must agree on all ranks",
-                              peer, mine, own->call >> 16 & 255u, theirs->call >> 16 & 255u);
+                              peer, mine, algo_name(own), algo_name(theirs));
     return hkt__fail_peer(HKT_ERR_MISMATCH, peer, "this rank called %s but rank %d called %s: all ranks must make the same calls in the same order", mine, peer, other);
 }

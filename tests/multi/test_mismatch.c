@@ -223,7 +223,8 @@ static const struct {
     {"different block counts", different_block_counts, {NULL}, {"all_gather_v(count=", "counts #"}},
     {"different reduced block counts", different_reduced_block_counts, {NULL}, {"reduce_scatter_v(count=", "counts #"}},
     {"different pair counts", different_pair_counts, {NULL}, {"all_to_all_v(count=4", "all_to_all_v(count=5"}},
-    {"different algorithms", different_counts, {"all_reduce=ring", "all_reduce=circulant"}, {"all_reduce(count="}},
+    {"different algorithms and counts", different_counts, {"all_reduce=ring", "all_reduce=circulant"}, {"all_reduce(count="}},
+    {"different algorithms", equal_calls, {"all_reduce=exchange", "all_reduce=ordered"}, {"different algorithms (", "exchange"}},
     /* Rank 1 wants a connection to rank 2 that rank 2 does not. */
     {"different connections", equal_calls, {"all_reduce=recursive_doubling", "all_reduce=ring"}, {"all_reduce(count=4"}},
     {"message too long", message_too_long, {NULL}, {"send_recv(count=8", "send_recv(count=4"}},
