@@ -131,6 +131,13 @@ static int why(struct request *request)
 {
     if (!request->has_coll)
         return hkt_tool_usage("explain", "say which collective, e.g. all_reduce");
+    if (request->query.coll == HKT_SEND_RECV || request->query.algo != NULL)
+        return hkt_tool_usage("explain", request->query.algo != NULL ? "--why weighs all algorithms: without --algo (HOCKET_ALGO forces one)"
+                                                                     : "send_recv has no algorithms to choose from");
+    if (request->why.by != NULL && request->why.machines == NULL)
+        return hkt_tool_usage("explain", "--by says where ranks are on the machines of --topo");
+    if (request->query.coll == HKT_BARRIER)
+        request->why.choice.bytes = 0;
     request->why.choice.coll = request->query.coll;
     request->why.choice.nranks = request->query.nranks;
     request->why.choice.in_place = request->query.in_place;

@@ -95,11 +95,14 @@ static void print_text(const struct explain_why *request, const struct machines 
                        const struct hkt_candidate *candidates, int count, const struct hkt_bound *bound)
 {
     const struct hkt_choice_query *choice = &request->choice;
+    const bool is_tuned = count > 0 && candidates[0].tuned;
 
     printf("%s of %zu bytes over %d ranks, %s, %g ranks per core%s%s; %s\n", hkt_coll_name(choice->coll), choice->bytes,
            choice->nranks, choice->transport, choice->crowd, choice->in_place ? ", in place" : "",
            choice->registered ? ", registered buffers" : "",
-           count > 0 && candidates[0].tuned ? "prices measured by hocket tune" : "default prices");
+           is_tuned ? "prices measured by hocket tune" : "default prices");
+    if (!is_tuned && machines->topo == NULL && access(hkt_tune_path(), R_OK) == 0)
+        printf("%s has no table for %d ranks of this machine over %s\n", hkt_tune_path(), choice->nranks, choice->transport);
     if (machines->topo != NULL)
         printf("on %s: %s\n", request->machines, machines->hierarchy);
     for (int i = 0; i < count; i++)

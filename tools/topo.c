@@ -117,6 +117,8 @@ static int read_options(int argc, char **argv, struct topo_request *request, str
         return hkt_tool_usage("topo", "either --load or --synthetic");
     if (request->job && (request->load != NULL || request->synthetic != NULL || view->nranks > 0 || request->by != NULL))
         return hkt_tool_usage("topo", "--job shows the ranks where they are: without --load, --synthetic, --ranks, --by");
+    if (view->nranks == 0 && request->by != NULL)
+        return hkt_tool_usage("topo", "--by says what each of --ranks N gets");
     if (!request->job && view->root > 0 && view->root >= view->nranks)
         return hkt_tool_usage("topo", "root %d is no rank of %d", view->root, view->nranks);
     return -1;

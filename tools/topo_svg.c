@@ -68,8 +68,8 @@ static void escape(const char *text, FILE *file)
         case '"':
             fputs("&quot;", file);
             break;
-        default:
-            putc(*text, file);
+        default: /* a file's name may hold anything; XML takes no control characters, and only whole letters of UTF-8 */
+            putc(*text >= ' ' && *text <= '~' ? *text : '?', file);
         }
     }
 }

@@ -3,6 +3,7 @@
  * those that the model with these prices cannot tell apart (tune_contest.c), and notes the winners. */
 #include <errno.h>
 #include <getopt.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -22,7 +23,7 @@ static const char help_text[] =
     "  -n, --ranks P          ranks to start when run alone; default: one per CPU, at least 2\n"
     "  -o, --output FILE      the table; default: where hocket looks for it (HOCKET_TUNE, else ~/.cache/hocket/tune.json)\n"
     "  -t, --transport LIST   allow just these transports, e.g. tcp\n"
-    "  -c, --collectives LIST all_reduce,broadcast,...; default: all\n"
+    "  -c, --collectives LIST all_reduce,broadcast,...; default: all but the -v ones, whose sizes no table could hold\n"
     "  -b, --minbytes SIZE    smallest vector; default 8\n"
     "  -e, --maxbytes SIZE    largest vector; default 32M\n"
     "  -f, --stepfactor N     between sizes; default 2\n"
@@ -34,6 +35,7 @@ static const char help_text[] =
 static bool parse_colls(const char *list, bool colls[HKT_COLL_COUNT])
 {
     char name[64];
+    bool any = false;
 
     memset(colls, 0, sizeof(bool) * HKT_COLL_COUNT);
     while (*list != '\0') {
@@ -41,12 +43,13 @@ static bool parse_colls(const char *list, bool colls[HKT_COLL_COUNT])
         enum hkt_coll coll;
 
         snprintf(name, sizeof name, "%.*s", (int)bytes, list);
-        if (hkt_coll_parse(name, &coll) < 0)
+        if (hkt_coll_parse(name, &coll) < 0 || !tune_measures(coll))
             return false;
+        any = true;
         colls[coll] = true;
         list += bytes + (list[bytes] == ',');
     }
-    return true;
+    return any;
 }
 
 static bool take_number(const char *text, long min, long max, int *out_value)
@@ -107,6 +110,8 @@ static int read_options(int argc, char **argv, struct tune_options *options)
         return hkt_tool_usage("tune", "\"%s\" is one argument too many", argv[optind]);
     if (options->bytes_max < options->bytes_min)
         return hkt_tool_usage("tune", "--maxbytes is less than --minbytes");
+    if (options->is_check ? options->output != NULL : options->json_path != NULL)
+        return hkt_tool_usage("tune", options->is_check ? "--check writes no table: without --output" : "--json goes with --check");
     if (options->rounds == 0)
         options->rounds = options->is_check ? 15 : 7; /* in each of TUNE_STARTS */
     return -1;
@@ -124,10 +129,19 @@ static bool fill_cores(long nranks)
     return cores > 0 && nranks >= cores;
 }
 
+/** CPUs that this process may use: of a container's machine these may be few. */
+static int own_cpus(void)
+{
+    cpu_set_t cpus;
+
+    CPU_ZERO(&cpus);
+    return sched_getaffinity(0, sizeof cpus, &cpus) == 0 ? CPU_COUNT(&cpus) : (int)sysconf(_SC_NPROCESSORS_ONLN);
+}
+
 /** Run alone: become `hocket run -n P` of this very command. Returns only on failure. */
 static int start_ranks(int argc, char **argv, const struct tune_options *options)
 {
-    const long cpus = sysconf(_SC_NPROCESSORS_ONLN);
+    const int cpus = own_cpus();
     const long nranks = options->nranks > 0 ? options->nranks : cpus > 2 ? cpus : 2;
     char self[4096], count[24], run[] = "run", flag[] = "-n", bind[] = "--bind", core[] = "core", none[] = "none", tune[] = "tune";
     const ssize_t bytes = readlink("/proc/self/exe", self, sizeof self - 1);

@@ -65,6 +65,7 @@ struct tune_samples {
 };
 
 /* tune_cases.c */
+bool tune_measures(enum hkt_coll coll);
 /** Kinds of calls to look at, one after the other: false past the last. */
 bool tune_series_get(const struct tune_rank *rank, int index, int factor, struct tune_series *out_series);
 /** Whole elements for each rank, at least one. */

@@ -6,7 +6,7 @@
 #include "tools.h"
 #include "tune.h"
 
-static bool is_measured(enum hkt_coll coll)
+bool tune_measures(enum hkt_coll coll)
 {
     return coll == HKT_ALL_REDUCE || coll == HKT_REDUCE_SCATTER || coll == HKT_ALL_GATHER || coll == HKT_BROADCAST ||
            coll == HKT_REDUCE || coll == HKT_ALL_TO_ALL || coll == HKT_GATHER || coll == HKT_SCATTER || coll == HKT_BARRIER;
@@ -51,7 +51,7 @@ static void fill_sizes(const struct tune_rank *rank, int factor, struct tune_ser
 bool tune_series_get(const struct tune_rank *rank, int index, int factor, struct tune_series *out_series)
 {
     for (int coll = 0; coll < HKT_COLL_COUNT; coll++) {
-        if (!rank->options->colls[coll] || !is_measured((enum hkt_coll)coll))
+        if (!rank->options->colls[coll] || !tune_measures((enum hkt_coll)coll))
             continue;
         for (int variant = 0; variant < 4; variant++) {
             const bool in_place = (variant & 1) != 0, registered = (variant & 2) != 0;

@@ -2,8 +2,10 @@
  * are off. The least of several noisy figures is too good to be true, so it only says whom to measure again: the chosen and
  * that rival, in turns, and the chosen against itself, which shows what of the regret is noise. */
 #include <cjson/cJSON.h>
+#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "tools.h"
 #include "tune.h"
@@ -165,6 +167,20 @@ static bool write_json(const char *path, cJSON *json)
     return ok;
 }
 
+/** Rank 0 finds out before hours of measuring; all ranks go on only if it can. */
+static bool can_write_json(const struct tune_rank *rank)
+{
+    const char *path = rank->options->json_path;
+    FILE *file = rank->rank == 0 && path != NULL ? fopen(path, "ae") : NULL;
+    int32_t is_good = file != NULL || path == NULL;
+
+    if (rank->rank == 0 && !is_good)
+        hkt_tool_say("tune", "%s cannot be written: %s", path, strerror(errno));
+    if (file != NULL)
+        fclose(file);
+    return hkt_broadcast(&is_good, &is_good, 1, HKT_INT32, 0, rank->comm, NULL) == HKT_OK && is_good;
+}
+
 static void print_summary(struct tally *tally, const struct tune_rank *rank)
 {
     struct hkt_price price;
@@ -202,6 +218,8 @@ int tune_check(struct tune_rank *rank)
     enum hkt_status rc = HKT_OK;
     bool ok = true;
 
+    if (!can_write_json(rank))
+        return TOOL_FAILED;
     tally.regrets = calloc((size_t)tally.capacity * (3 + TUNE_ALGOS_MAX), sizeof(double));
     if (tally.regrets == NULL) {
         hkt_tool_say("tune", "no memory for %d cases", tally.capacity);

@@ -103,7 +103,7 @@ enum hkt_status hkt__tune_load(const struct hkt__settings *settings, const struc
         return HKT_OK;
     }
     if (skipped > 0)
-        hkt__log(HKT__SUB_PLAN, HKT__LOG_INFO, "%s: %d of %d tables are for other machines or numbers of ranks, and not used",
+        hkt__log(HKT__SUB_PLAN, is_given && tune->ntables == 0 ? HKT__LOG_WARN : HKT__LOG_INFO, "%s: %d of %d tables are for other machines or numbers of ranks, and not used",
                  path, skipped, skipped + tune->ntables);
     if (tune != NULL && tune->ntables == 0) {
         hkt__free(tune);

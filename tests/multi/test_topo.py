@@ -167,6 +167,12 @@ class Machines(InFolder):
         with open(self.path('wrong'), 'w', encoding='utf-8') as file:
             file.write('hocket-topology 1\nnet 0\n  hots 0\n')
         self.assert_usage('topo', '-l', self.path('wrong'), word=':3: "hots"')
+        self.assert_usage('topo', '-s', 'core:2', '--by', 'core', word='--ranks')
+        why = 'explain', 'all_reduce', '--why'
+        self.assert_usage(*why, '--topo', self.path('wrong'), word='--topo: ' + self.path('wrong') + ':3: "hots"')
+        self.assert_usage(*why, '--by', 'core', word='--topo')
+        self.assert_usage(*why, '--algo', 'ring', word='--algo')
+        self.assert_usage('explain', 'send_recv', '--why', word='no algorithms')
 
     def test_files_that_cannot_be_written(self):
         for option in ('--save', '--svg'):
@@ -241,9 +247,10 @@ class Drawing(InFolder):
         self.assertEqual(len(list(root.iter(self.SVG + 'line'))), 8)
 
     def test_names_are_escaped(self):
-        with open(self.path('odd'), 'w', encoding='utf-8') as file:
+        odd = self.path('odd \x01<')
+        with open(odd, 'w', encoding='utf-8') as file:
             file.write('hocket-topology 1\nnet 0\n  host 0 name=<a>&"b"\n    core 0\n')
-        titles = [title for title, *_ in self.boxes(self.draw('-l', self.path('odd')))]
+        titles = [title for title, *_ in self.boxes(self.draw('-l', odd))]
         self.assertIn('host 0 <a>&"b"', titles)
 
     def test_large_machines_stay_readable(self):

@@ -124,7 +124,9 @@ class Tune(unittest.TestCase):
         code, found, text = self.choices(self.write(self.edited(ranks=3)), nranks=3)
         self.assertEqual(code, 0, text)
         self.assertNotIn('by measurement', text)
-        self.assertIn('1 of 1 tables are for other machines', text)
+        self.assertRegex(text, r'plan warn: .* 1 of 1 tables are for other machines')
+        text = run('explain', 'all_reduce', '--why', '-n', '3', HOCKET_TUNE=self.write(self.edited())).stdout
+        self.assertRegex(text, r'default prices\n.*edited\.json has no table for 3 ranks of this machine over shm\n')
         root = self.edited()
         root['tables'][0]['machine']['cpu'] = 'Some other CPU'
         code, found, text = self.choices(self.write(root))
@@ -207,11 +209,15 @@ class Tune(unittest.TestCase):
                 said = [line for line in result.stderr.splitlines() if not line.startswith('hocket run:')]
                 self.assertEqual(len(said), 1, 'rank 0 says it, once')
                 self.assertIn(path, said[0])
+        result = run('tune', '-n', '2', '--check', *SMALL, '--json', self.folder.name)
+        self.assertEqual((result.returncode, result.stdout), (1, ''))
+        self.assertIn('Is a directory', result.stderr)
 
     def test_wrong_calls(self):
         for args, word in ((('-n', '1'), '-n'), (('--rounds', '2'), '-r'), (('-c', 'all_rdeuce'), 'all_rdeuce'),
                            (('more',), 'more'), (('--colour',), '--colour'), (('-b', '1M', '-e', '1K'), 'less'),
-                           (('-o',), 'needs a value')):
+                           (('-o',), 'needs a value'), (('-c', ''), '-c'), (('-c', 'all_gather_v'), 'all_gather_v'),
+                           (('-j', 'x'), '--check'), (('-C', '-o', 'x'), '--output')):
             result = run('tune', *args)
             self.assertEqual((result.returncode, result.stdout), (2, ''), args)
             self.assertIn(word, result.stderr)
