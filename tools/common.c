@@ -1,9 +1,11 @@
 /* Small things every subcommand needs: messages and numbers. */
 #include <cjson/cJSON.h>
 #include <errno.h>
+#include <sched.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "tools.h"
 
@@ -87,6 +89,16 @@ bool hkt_tool_parse_bytes(const char *text, size_t *out_bytes)
         return false;
     *out_bytes = (size_t)(value * scale);
     return true;
+}
+
+int hkt_tool_cpus(void)
+{
+    cpu_set_t cpus;
+
+    CPU_ZERO(&cpus);
+    const long count = sched_getaffinity(0, sizeof cpus, &cpus) == 0 ? CPU_COUNT(&cpus) : sysconf(_SC_NPROCESSORS_ONLN);
+
+    return count > 0 ? (int)count : 1;
 }
 
 int hkt_tool_count(const struct hkt_topo *topo, enum hkt_topo_kind kind)

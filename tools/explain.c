@@ -25,9 +25,10 @@ static const char help_text[] =
     "  -s, --bytes SIZE  with --why: bytes of the whole vector (K, M, G binary); default 1M\n"
     "  -t, --transport T with --why: thread, shm or tcp; default shm\n"
     "  -R, --registered  with --why: buffers of hkt_mem_alloc\n"
-    "  -c, --crowd N     with --why: ranks per core, which with --topo neighbours share; default 1\n"
+    "  -c, --crowd N     with --why: ranks per core; default: as P ranks would have on this machine; with --topo, where\n"
+    "                    neighbours share one, 1\n"
     "  -T, --topo M      with --why: on which machines, from a file or one line (`hocket topo --help`); transport T inside a\n"
-    "                    host, tcp between hosts; default: one machine, its ranks near each other\n"
+    "                    host, tcp between hosts; default: this one, its ranks near each other\n"
     "  -B, --by KIND     with --topo: what a rank gets: core, l3, numa, package, host or gpu, spread evenly; default core,\n"
     "                    where there is one\n"
     "  -l, --list        the algorithms, with rounds, bytes and source\n"
@@ -136,6 +137,10 @@ static int why(struct request *request)
                                                                      : "send_recv has no algorithms to choose from");
     if (request->why.by != NULL && request->why.machines == NULL)
         return hkt_tool_usage("explain", "--by says where ranks are on the machines of --topo");
+    const double crowd = (double)request->query.nranks / hkt_tool_cpus();
+
+    if (request->why.choice.crowd <= 0)
+        request->why.choice.crowd = request->why.machines != NULL || crowd < 1 ? 1 : crowd;
     if (request->query.coll == HKT_BARRIER)
         request->why.choice.bytes = 0;
     request->why.choice.coll = request->query.coll;
@@ -260,7 +265,7 @@ int hkt_tool_explain(int argc, char **argv)
         { "help", no_argument, NULL, 'h' },
         { NULL, 0, NULL, 0 },
     };
-    struct request request = { .query.nranks = 4, .why.choice = { .bytes = 1 << 20, .transport = "shm", .crowd = 1 } };
+    struct request request = { .query.nranks = 4, .why.choice = { .bytes = 1 << 20, .transport = "shm" } };
 
     opterr = 0;
     for (int c; (c = getopt_long(argc, argv, ":a:n:r:ibLjlmws:t:Rc:T:B:h", options, NULL)) != -1;) {

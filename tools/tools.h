@@ -38,6 +38,8 @@ bool hkt_tool_is_first(void);
 bool hkt_tool_parse_int(const char *text, long min, long max, long *out_value);
 /** Bytes with a binary suffix, "64K"; false when it is none. */
 bool hkt_tool_parse_bytes(const char *text, size_t *out_bytes);
+/** CPUs that this process may use: of a container's machine these may be few. At least 1. */
+int hkt_tool_cpus(void);
 /** Nodes of a kind. */
 int hkt_tool_count(const struct hkt_topo *topo, enum hkt_topo_kind kind);
 /** Print to stdout and free; returns the exit code. */

@@ -3,7 +3,6 @@
  * those that the model with these prices cannot tell apart (tune_contest.c), and notes the winners. */
 #include <errno.h>
 #include <getopt.h>
-#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -129,19 +128,10 @@ static bool fill_cores(long nranks)
     return cores > 0 && nranks >= cores;
 }
 
-/** CPUs that this process may use: of a container's machine these may be few. */
-static int own_cpus(void)
-{
-    cpu_set_t cpus;
-
-    CPU_ZERO(&cpus);
-    return sched_getaffinity(0, sizeof cpus, &cpus) == 0 ? CPU_COUNT(&cpus) : (int)sysconf(_SC_NPROCESSORS_ONLN);
-}
-
 /** Run alone: become `hocket run -n P` of this very command. Returns only on failure. */
 static int start_ranks(int argc, char **argv, const struct tune_options *options)
 {
-    const int cpus = own_cpus();
+    const int cpus = hkt_tool_cpus();
     const long nranks = options->nranks > 0 ? options->nranks : cpus > 2 ? cpus : 2;
     char self[4096], count[24], run[] = "run", flag[] = "-n", bind[] = "--bind", core[] = "core", none[] = "none", tune[] = "tune";
     const ssize_t bytes = readlink("/proc/self/exe", self, sizeof self - 1);
