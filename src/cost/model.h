@@ -16,7 +16,7 @@
 struct hkt__prices {
     double price[HKT__PRICE_COUNT];
     double crowd;                         /* ranks per core, at least 1 */
-    double post_extra;                    /* by how much, as a share of a message's cost, a sender pays more and a receiver less */
+    bool over_sockets;                    /* messages within a host */
     double l2_bytes, llc_bytes;           /* one core's, and the last level */
 };
 

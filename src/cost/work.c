@@ -124,8 +124,10 @@ static void add_message(const struct hkt__sched *sched, const struct hkt__step *
     *(link->is_net ? &work->net_messages : &work->messages) += link->is_net ? 1 : link->wait * (is_signal ? SIGNAL_SHARE : 1);
     if (!link->is_net && (step->kind == HKT__SEND || step->kind == HKT__SIGNAL))
         work->posts += link->wait * (is_signal ? SIGNAL_SHARE : 1);
-    if (is_signal)
+    if (is_signal) {
+        work->signals += link->is_net ? 0 : link->wait * (1 - SIGNAL_SHARE);
         return;
+    }
     work->parcels += !link->is_net;
     if (step->kind == HKT__SEND)
         *(link->is_net ? &work->net_sent : &work->sent) += factor * sched->args[step->arg_first].x.count;

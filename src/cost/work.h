@@ -9,6 +9,7 @@
 struct hkt__work {
     double messages;  /* sent and received; signals count for less */
     double posts;     /* of them sent, signals included */
+    double signals;   /* what they cost more where they are messages like others: over sockets */
     double parcels;   /* bytes that change hands in one piece: messages with bytes in them, operands in scratch of peers */
     double steps;     /* local steps; reductions once for each input */
     double sent;      /* bytes / n put into channels */
@@ -25,7 +26,7 @@ struct hkt__work {
     double bounced;   /* bytes / n of several inputs of peers that are reduced, times these: copied by pieces, they are more calls */
     double net_messages, net_sent, net_received; /* between hosts */
 };
-#define HKT__WORK_COUNTS 19
+#define HKT__WORK_COUNTS 20
 
 #define HKT__PROFILE_LOOKS 16
 

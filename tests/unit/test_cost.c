@@ -137,6 +137,29 @@ static struct hkt__prices memory_prices(double crowd)
     return prices;
 }
 
+/** Messages that a call of 8 bytes pays for over sockets. */
+static double socket_messages(enum hkt_coll coll, const char *name, double crowd)
+{
+    const struct hkt__profile profile = profile_of(coll, name, 4);
+    const struct hkt__model_args args = {.bytes = coll == HKT_BARRIER ? 0 : 8, .touched = 1, .slice_bytes = 65536, .scratch_bytes = 1 << 20};
+    struct hkt__prices prices;
+    double amounts[HKT__PRICE_COUNT];
+
+    hkt__prices_init(&prices, 6000, 0.33, false, crowd);
+    hkt__model_amounts(&profile, &prices, &args, amounts);
+    return amounts[HKT__PRICE_MESSAGE];
+}
+
+static void sockets_have_no_signals_and_take_batches(void **state)
+{
+    (void)state;
+    near(socket_messages(HKT_BARRIER, "dissemination", 1), 4 * 1.1); /* three peers */
+    /* Who waits pays all of a message where ranks share cores too, who runs ahead a part of it. */
+    near(socket_messages(HKT_ALL_REDUCE, "recursive_doubling", 2), 2 * socket_messages(HKT_ALL_REDUCE, "recursive_doubling", 1));
+    assert_true(socket_messages(HKT_REDUCE, "binomial", 2) < 0.5 * socket_messages(HKT_REDUCE, "ordered", 2));
+    assert_true(socket_messages(HKT_REDUCE, "binomial", 2) < socket_messages(HKT_REDUCE, "binomial", 1));
+}
+
 static void predictions_grow_with_bytes(void **state)
 {
     const int ranks[] = {2, 3, 4, 8, 40};
@@ -524,6 +547,7 @@ int main(void)
         cmocka_unit_test(a_root_makes_its_core_the_busiest),
         cmocka_unit_test(two_shot_is_counted),
         cmocka_unit_test(a_root_is_busier_than_the_mean),
+        cmocka_unit_test(sockets_have_no_signals_and_take_batches),
         cmocka_unit_test(predictions_grow_with_bytes),
         cmocka_unit_test(the_least_prediction_wins),
         cmocka_unit_test(a_table_comes_back_as_written),
