@@ -56,22 +56,6 @@ struct hkt__copy_args {
     size_t dst_pitch, src_pitch;
 };
 
-/** dst[i] = src[i] in the other format; one of the two is f32, the other f16, bf16, f8e4m3 or f8e5m2. As hkt__to_f32
- *  and hkt__from_f32. No overlap. */
-struct hkt__convert_args {
-    void *dst;
-    const void *src;
-    size_t count;
-};
-
-/** *out = hkt__crc32c(crc, src, bytes). out lies in memory of the device. */
-struct hkt__checksum_args {
-    uint32_t *out;
-    const void *src;
-    size_t bytes;
-    uint32_t crc;
-};
-
 /** Names memory of a device to other processes of the host. */
 struct hkt__cuda_handle {
     char bytes[64];
@@ -103,9 +87,6 @@ struct hkt__cuda_module {
     int (*multiply)(const struct hkt__scale_args *args, enum hkt_dtype dtype, const struct hkt__kernel_on *on);
     int (*divide)(const struct hkt__scale_args *args, enum hkt_dtype dtype, const struct hkt__kernel_on *on);
     int (*copy)(const struct hkt__copy_args *args, const struct hkt__kernel_on *on);
-    int (*convert)(const struct hkt__convert_args *args, enum hkt_dtype to, enum hkt_dtype from,
-                   const struct hkt__kernel_on *on);
-    int (*checksum)(const struct hkt__checksum_args *args, const struct hkt__kernel_on *on);
     /** One rank's part of a collective, by exactly on->blocks_max blocks, of which all that may run at a time must fit the
      *  device beside those of other ranks (device/cuda_plan.h). A plan that only moves bytes has no operation:
      *  HKT_OP_COUNT. */
@@ -184,7 +165,7 @@ struct hkt__cuda_module {
      *  what was enqueued before it has failed. */
     int (*stream_call)(void *stream, void (*function)(void *user), void *user);
 };
-#define HKT__CUDA_ABI 8
+#define HKT__CUDA_ABI 9
 #define HKT__CUDA_NOT_READY 600 /* cudaErrorNotReady */
 
 /** The one symbol that leaves hocket_cuda.so. */
@@ -196,8 +177,6 @@ const void *hkt__kernel_reduce_floats(enum hkt_op op, enum hkt_dtype dtype);
 const void *hkt__kernel_multiply(enum hkt_dtype dtype);
 const void *hkt__kernel_divide(enum hkt_dtype dtype);
 const void *hkt__kernel_copy(void);
-const void *hkt__kernel_convert(enum hkt_dtype to, enum hkt_dtype from);
-const void *hkt__kernel_checksum(void);
 const void *hkt__kernel_plan_move(void);
 const void *hkt__kernel_plan_note(void);
 const void *hkt__kernel_plan_ints(enum hkt_dtype dtype);

@@ -85,24 +85,6 @@ static int divide(const struct hkt__scale_args *args, enum hkt_dtype dtype, cons
     return scale(hkt__kernel_divide(dtype), args, dtype, on);
 }
 
-static int convert(const struct hkt__convert_args *args, enum hkt_dtype to, enum hkt_dtype from,
-                   const struct hkt__kernel_on *on)
-{
-    const void *kernel = hkt__kernel_convert(to, from);
-    const size_t element = hkt_dtype_size(to);
-
-    if (kernel == NULL || args->count > SIZE_MAX / element)
-        return cudaErrorInvalidValue;
-    return args->count == 0 ? (int)cudaSuccess : launch(kernel, args, args->count * element, on);
-}
-
-static int checksum(const struct hkt__checksum_args *args, const struct hkt__kernel_on *on)
-{
-    const int cleared = (int)cudaMemsetAsync(args->out, 0, sizeof *args->out, (cudaStream_t)on->stream);
-
-    return cleared != cudaSuccess ? cleared : launch(hkt__kernel_checksum(), args, args->bytes / 8 + 1, on);
-}
-
 /** Of pairs that give the same bits the one that has a kernel (plan_types.cuh). */
 static void choose_kind(enum hkt_op *op, enum hkt_dtype *dtype)
 {
@@ -189,8 +171,6 @@ const struct hkt__cuda_module *hkt__cuda_module(void)
         .multiply = multiply,
         .divide = divide,
         .copy = copy,
-        .convert = convert,
-        .checksum = checksum,
         .plan_load = plan_load,
         .plan = plan,
         .plan_note = plan_note,

@@ -14,7 +14,7 @@ import sys
 
 OPERATIONS = {0x381: 'LDG', 0x981: 'LDG', 0x386: 'STG', 0x986: 'STG', 0x983: 'LDL', 0x387: 'STL', 0x987: 'STL'}
 WIDTHS = (8, 8, 16, 16, 32, 64, 128, 128)
-BYTEWISE = ('checksum', 'plan_note') # the one reads bytes, the other its parameters
+BYTEWISE = ('plan_note',) # reads its parameters
 
 
 def accesses(cubin):

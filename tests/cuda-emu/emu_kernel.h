@@ -14,7 +14,6 @@
 #define __global__
 #define __device__
 #define __host__
-#define __constant__
 #define __forceinline__ inline
 #define __grid_constant__
 #define __shared__ static thread_local
@@ -54,12 +53,6 @@ static inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w)
 static inline void __syncthreads()
 {
     emu_barrier();
-}
-
-/** As on a GPU: relaxed. */
-static inline unsigned atomicXor(unsigned *p, unsigned x)
-{
-    return __atomic_fetch_xor(p, x, __ATOMIC_RELAXED);
 }
 
 #endif

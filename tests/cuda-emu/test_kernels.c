@@ -1,7 +1,6 @@
 /* What could break: a wrong lane, head, tail or stride of the grid for one dtype and operation; a source that is not
  * aligned as dst is; dst read after it was written where it is a source too; a byte touched outside; a rounding, a NaN,
- * -0 or a subnormal other than the host's; a conversion of one code; rows of a strided copy; a checksum over segments;
- * arguments that must be refused.
+ * -0 or a subnormal other than the host's; rows of a strided copy; arguments that must be refused.
  *
  * Everything is compared with the host's kernels in plain C, bit for bit, the bytes around the result included. */
 #include "device_test.h"
@@ -13,7 +12,6 @@
 
 #include "device/kernels.h"
 #include "kernels/kernels.h"
-#include "transport/transport.h"
 
 static const struct hkt__cuda_module *module;
 static cudaStream_t stream;
@@ -172,72 +170,7 @@ static void scaling_matches_the_host(void **state)
         }
 }
 
-/* --- Conversions ---------------------------------------------------------------------------------------------------- */
-
-static void one_conversion(enum hkt_dtype to, enum hkt_dtype from, struct area *src, size_t count, unsigned shift)
-{
-    const struct hkt__kernel_on on = { stream, 2 };
-    const size_t to_size = hkt_dtype_size(to), from_size = hkt_dtype_size(from);
-    struct area dst = area_make(count * to_size, shift);
-    char what[80];
-
-    area_upload(src, stream);
-    area_upload(&dst, stream);
-    must(module->convert(&(struct hkt__convert_args){ dst.data, src->data, count }, to, from, &on));
-    for (size_t i = 0; i < count; ++i)
-        hkt__from_f32(dst.want + i * to_size, to, hkt__to_f32(src->want + i * from_size, from));
-    snprintf(what, sizeof what, "%s to %s, shift %u", hkt_dtype_name(from), hkt_dtype_name(to), shift);
-    area_check(&dst, stream, what);
-    area_free(&dst);
-}
-
-/** Floats on and next to every point where the rounding to the small format changes. */
-static void near_ties(char *out, size_t count, enum hkt_dtype dtype)
-{
-    for (size_t i = 0; i < count; ++i) {
-        uint64_t low = random_bits(), high;
-        uint32_t bits;
-        float a, b, middle;
-
-        high = low + 1;
-        a = hkt__to_f32(&low, dtype);
-        b = hkt__to_f32(&high, dtype);
-        middle = a / 2 + b / 2;
-        memcpy(&bits, &middle, sizeof bits);
-        bits += (uint32_t)(random_bits() % 3) - 1;
-        memcpy(out + i * 4, &bits, sizeof bits);
-    }
-}
-
-static void conversions_match_the_host(void **state)
-{
-    static const enum hkt_dtype small[] = { HKT_F16, HKT_BF16, HKT_F8E4M3, HKT_F8E5M2 };
-
-    (void)state;
-    for (size_t k = 0; k < 4; ++k) {
-        const enum hkt_dtype dtype = small[k];
-        const size_t size = hkt_dtype_size(dtype), count = is_small() ? 999 : 20011;
-        const size_t codes = size == 1 || is_small() ? 256 : 65536;
-        struct area wide = area_make(count * 4, 0), narrow = area_make(codes * size, 0), odd = area_make(77 * size, 3);
-
-        for (size_t c = 0; c < codes; ++c) {
-            const uint64_t code = is_small() && size == 2 ? c * 257 : c;
-
-            memcpy(narrow.want + c * size, &code, size);
-        }
-        random_elements(wide.want, count, HKT_F32);
-        near_ties(wide.want, count / 2, dtype);
-        one_conversion(HKT_F32, dtype, &narrow, codes, 0);
-        one_conversion(HKT_F32, dtype, &odd, 77, 0);
-        one_conversion(dtype, HKT_F32, &wide, count, 0);
-        one_conversion(dtype, HKT_F32, &wide, 13, 1);
-        area_free(&odd);
-        area_free(&narrow);
-        area_free(&wide);
-    }
-}
-
-/* --- Copies and checksums ------------------------------------------------------------------------------------------- */
+/* --- Copies ------------------------------------------------------------------------------------------------------- */
 
 static void one_copy(size_t row_bytes, size_t rows, size_t pitch, unsigned shift, bool packs)
 {
@@ -275,36 +208,12 @@ static void copies_pack_and_unpack(void **state)
     }
 }
 
-static void checksums_are_crc32c(void **state)
-{
-    static const size_t sizes[] = { 0, 1, 1023, 1024, 1025, 12345, 100000 };
-    const struct hkt__kernel_on on = { stream, 3 };
-
-    (void)state;
-    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; ++i)
-        for (uint32_t crc = 0; crc < 2; ++crc) {
-            struct area src = area_make(sizes[i], i % 3 == 0 ? 0 : 7), out = area_make(4, 0);
-            const struct hkt__checksum_args args = { (uint32_t *)(void *)out.data, src.data, sizes[i], crc * 0x12345678u };
-            uint32_t want;
-
-            area_upload(&src, stream);
-            area_upload(&out, stream);
-            must(module->checksum(&args, &on));
-            want = hkt__crc32c(args.crc, src.want, sizes[i]);
-            memcpy(out.want, &want, sizeof want);
-            area_check(&out, stream, "checksum");
-            area_free(&out);
-            area_free(&src);
-        }
-}
-
 static void wrong_arguments_are_refused(void **state)
 {
     const struct hkt__kernel_on on = { stream, 1 }, none = { stream, 0 };
     struct area x = area_make(64, 0);
     struct hkt__reduce_args args = { .dst = x.data, .count = 4, .nsrcs = 2, .srcs = { x.data, x.data } };
     const struct hkt__scale_args scale = { x.data, x.data, 4, 1, 1 };
-    const struct hkt__convert_args convert = { x.data, x.data, 4 };
 
     (void)state;
     assert_int_equal(module->abi, HKT__CUDA_ABI);
@@ -319,8 +228,6 @@ static void wrong_arguments_are_refused(void **state)
     assert_int_equal(module->reduce(&args, HKT_SUM, HKT_F32, &on), cudaErrorInvalidValue);
     assert_int_equal(module->multiply(&scale, HKT_BOOL, &on), cudaErrorInvalidValue);
     assert_int_equal(module->divide(&scale, HKT_BOOL, &on), cudaSuccess);
-    assert_int_equal(module->convert(&convert, HKT_F16, HKT_BF16, &on), cudaErrorInvalidValue);
-    assert_int_equal(module->convert(&convert, HKT_F32, HKT_F32, &on), cudaErrorInvalidValue);
     area_check(&x, stream, "after calls that were refused");
     area_free(&x);
 }
@@ -342,8 +249,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(reductions_match_the_host), cmocka_unit_test(most_sources_at_once),
-        cmocka_unit_test(scaling_matches_the_host),  cmocka_unit_test(conversions_match_the_host),
-        cmocka_unit_test(copies_pack_and_unpack),    cmocka_unit_test(checksums_are_crc32c),
+        cmocka_unit_test(scaling_matches_the_host),  cmocka_unit_test(copies_pack_and_unpack),
         cmocka_unit_test(wrong_arguments_are_refused),
     };
 

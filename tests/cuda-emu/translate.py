@@ -30,8 +30,8 @@ def unsigned(t):
 
 
 class Kernel:
-    def __init__(self, name, constants):
-        self.name, self.constants = name, constants
+    def __init__(self, name):
+        self.name = name
         self.params, self.param_bytes = {}, 0
         self.shared, self.shared_bytes = {}, 0
         self.registers, self.statements, self.lines = [], [], []
@@ -54,8 +54,6 @@ class Kernel:
             return f'uint64_t(params + {self.params[x]})'
         if x in self.shared:
             return f'{c}({self.shared[x]})'
-        if x in self.constants:
-            return f'uint64_t({x})'
         raise Unknown(f'operand {x}')
 
     def address(self, x, is_shared):
@@ -127,7 +125,7 @@ class Kernel:
     def value(self, words, args):
         """What an instruction that sets one register sets it to."""
         name, t = words[0], words[-1]
-        x = [self.operand(arg, t) if name not in ('cvt', 'setp', 'selp', 'cvta', 'atom') else None for arg in args[1:]]
+        x = [self.operand(arg, t) if name not in ('cvt', 'setp', 'selp', 'cvta') else None for arg in args[1:]]
         if name in ARITHMETIC and 'wide' not in words and 'hi' not in words:
             u = unsigned(t)
             return f'{u}({u}({x[0]}) {ARITHMETIC[name]} {u}({x[1]}))'
@@ -159,9 +157,6 @@ class Kernel:
             return ('uint64_t(shared) + ' if words[1] == 'shared' else '') + self.operand(args[1], 'u64')
         if name == 'cvt':
             return self.convert(words, args)
-        if name == 'atom' and 'xor' in words:
-            place = f'reinterpret_cast<{C_TYPES[t]} *>({self.address(args[1], "shared" in words)})'
-            return f'__atomic_fetch_xor({place}, {self.operand(args[2], t)}, __ATOMIC_RELAXED)'
         raise Unknown('.'.join(words))
 
     def instruction(self, text, at, labels, flags):
@@ -234,25 +229,16 @@ class Kernel:
     sizes = ()
 
 
-def constants(source):
-    """name -> its bytes, of the arrays in constant memory"""
-    found = re.finditer(r'^\.const\s+\.align\s+\d+\s+\.b8\s+(\w+)\[\d+\]\s*=\s*\{([^}]*)\};', source, re.M)
-    return {match[1]: match[2] for match in found}
-
-
 def kernels(path, wanted):
     with open(path, encoding='utf-8') as file:
         source = re.sub(r'//[^\n]*', '', file.read())
     if re.search(r'^\s*(\.visible\s+)?\.func', source, re.M):
         raise Unknown('.func: the kernels call nothing that is not inlined')
     common = re.findall(r'^(\.shared\s[^;]*);', source, re.M) # of all kernels of the file
-    tables = constants(source)
-    for name, values in tables.items():
-        print(f'alignas(16) static unsigned char {name}[] = {{{values}}};')
     for entry in re.finditer(r'\.entry\s+(\w+)\(([^)]*)\)(.*?)^\{(.*?)^\}', source, re.S | re.M):
         if not re.search(wanted, entry[1]):
             continue
-        kernel, sizes = Kernel(entry[1], tables), []
+        kernel, sizes = Kernel(entry[1]), []
         for param in re.finditer(r'\.param\s+\.align\s+(\d+)\s+\.b8\s+(\w+)\[(\d+)\]', entry[2]):
             kernel.params[param[2]] = kernel.param_bytes
             sizes.append((kernel.param_bytes, int(param[3])))
