@@ -34,7 +34,7 @@ void hkt__net_host(const struct sockaddr_storage *address, char out_name[HKT__NE
         snprintf(out_name, HKT__NET_NAME_MAX, "(unknown address)");
     /* A dual-stack listener sees IPv4 peers as ::ffff:a.b.c.d; people know them as a.b.c.d. */
     if (strncmp(out_name, "::ffff:", 7) == 0 && strchr(out_name, '.') != NULL)
-        memmove(out_name, out_name + 7, strlen(out_name + 7) + 1);
+        memmove(out_name, out_name + 7, HKT__NET_NAME_MAX - 7);
 }
 
 static uint16_t port_of(const struct sockaddr_storage *address)
