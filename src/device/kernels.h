@@ -22,7 +22,10 @@ const struct hkt__kernels *hkt__kernels_get(enum hkt__isa isa);
 
 extern const struct hkt__kernels hkt__kernels_c;
 #if defined(__x86_64__)
-extern const struct hkt__kernels hkt__kernels_sse2, hkt__kernels_avx2, hkt__kernels_avx512;
+extern const struct hkt__kernels hkt__kernels_sse2;
+#endif
+#ifndef HKT__NO_AVX
+extern const struct hkt__kernels hkt__kernels_avx2, hkt__kernels_avx512;
 #endif
 
 /* X(op, dtype, kernel). Signed and unsigned integers share all but min and max. */

@@ -2,7 +2,7 @@
 #include <stdatomic.h>
 #include <string.h>
 
-#if defined(__x86_64__)
+#ifndef HKT__NO_AVX
 #include <cpuid.h>
 #endif
 
@@ -12,7 +12,7 @@
 
 static const char *const isa_names[HKT__ISA_COUNT] = {"c", "sse2", "avx2", "avx512"};
 
-#if defined(__x86_64__)
+#ifndef HKT__NO_AVX
 static const struct hkt__kernels *const isa_kernels[HKT__ISA_COUNT] = {&hkt__kernels_c, &hkt__kernels_sse2,
                                                                        &hkt__kernels_avx2, &hkt__kernels_avx512};
 
@@ -27,6 +27,14 @@ static enum hkt__isa isa_of_cpu(void)
         !__builtin_cpu_supports("avx512dq") || !__builtin_cpu_supports("avx512vl"))
         return HKT__ISA_AVX2;
     return HKT__ISA_AVX512;
+}
+#elif defined(__x86_64__)
+static const struct hkt__kernels *const isa_kernels[HKT__ISA_COUNT] = {&hkt__kernels_c, &hkt__kernels_sse2,
+                                                                       &hkt__kernels_sse2, &hkt__kernels_sse2};
+
+static enum hkt__isa isa_of_cpu(void)
+{
+    return HKT__ISA_SSE2;
 }
 #else
 static const struct hkt__kernels *const isa_kernels[HKT__ISA_COUNT] = {&hkt__kernels_c, &hkt__kernels_c,

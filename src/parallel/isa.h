@@ -21,7 +21,7 @@ struct hkt__gemm_own {
 };
 
 /* X(set): the sets of this build. */
-#if defined(__x86_64__)
+#ifndef HKT__NO_AVX
 #define HKT__ISA_TABLE(X) X(base) X(avx2) X(avx512)
 #else
 #define HKT__ISA_TABLE(X) X(base)

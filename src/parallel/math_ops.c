@@ -9,7 +9,7 @@
 
 int hkt__isa_is_here(enum hkt__isa isa)
 {
-#if defined(__x86_64__)
+#ifndef HKT__NO_AVX
     __builtin_cpu_init();
     if (isa == HKT__ISA_avx2)
         return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
