@@ -11,6 +11,8 @@
 
 #include <cmocka.h>
 
+#include <hocket/tune.h>
+
 #include "calls.h"
 #include "ranks.h"
 
@@ -160,6 +162,11 @@ static void counts_too_large(struct ranks_rank *rank)
     }
     /* One block fits, all blocks together do not. */
     REFUSED(rank, hkt_all_gather(a, b, PTRDIFF_MAX / 2, HKT_INT8, comm, NULL), "all_gather", "overflow");
+
+    static const double prices[HKT_PRICE_COUNT];
+    static const struct hkt_tuned choices[1025];
+
+    REFUSED(rank, hkt_tune_save(comm, "no file", prices, choices, 1025), "hkt_tune_save", "1025 choices", "holds 1024");
 }
 
 static void nothing_where_something_must_be(struct ranks_rank *rank)

@@ -164,7 +164,7 @@ static void run_queued_group(struct ranks_rank *rank, struct calls *calls, const
 static void count_allocations(struct ranks_rank *rank, struct calls *calls, const struct routine *routine,
                               const struct call *call)
 {
-    const int rounds = call->count > 10000 || routine->is_large ? CALLS / 20 : ranks_small() ? CALLS / 10 : CALLS;
+    const int rounds = call->count > 10000 || routine->is_large ? CALLS / 20 : ranks_small() ? CALLS / 20 : CALLS;
     struct hkt_stream *stream;
     char text[128];
 
@@ -381,7 +381,8 @@ static void steady_threads_allocate_nothing(void **state)
 
 /* ---- cores ---- */
 
-static _Atomic int affinity_calls;
+static _Atomic int affinity_calls, moves_astray; /* astray: to another core than home */
+static _Atomic int home = -1;                    /* of the rank; -1: it is not looked at */
 
 int __real_sched_getaffinity(pid_t tid, size_t bytes, cpu_set_t *cpus);
 int __real_sched_setaffinity(pid_t tid, size_t bytes, const cpu_set_t *cpus);
@@ -396,7 +397,11 @@ int __wrap_sched_getaffinity(pid_t tid, size_t bytes, cpu_set_t *cpus)
 
 int __wrap_sched_setaffinity(pid_t tid, size_t bytes, const cpu_set_t *cpus)
 {
+    const int its_home = atomic_load(&home);
+
     atomic_fetch_add(&affinity_calls, 1);
+    if (its_home >= 0 && CPU_COUNT(cpus) == 1 && !CPU_ISSET(its_home, cpus))
+        atomic_fetch_add(&moves_astray, 1);
     return __real_sched_setaffinity(tid, bytes, cpus);
 }
 
@@ -416,26 +421,29 @@ static int32_t sum_of(struct ranks_rank *rank, int32_t mine)
     return sum;
 }
 
-/** The first `count` cores of `from`. */
-static cpu_set_t first_cpus(const cpu_set_t *from, int count)
+/** The core of `from` that has `before` others before it. */
+static int nth_cpu(const cpu_set_t *from, int before)
 {
-    cpu_set_t cpus;
+    int cpu = 0;
 
-    CPU_ZERO(&cpus);
-    for (int cpu = 0; cpu < CPU_SETSIZE && CPU_COUNT(&cpus) < count; cpu++)
-        if (CPU_ISSET(cpu, from))
-            CPU_SET(cpu, &cpus);
-    return cpus;
+    for (; cpu < CPU_SETSIZE - 1 && (!CPU_ISSET(cpu, from) || before > 0); cpu++)
+        before -= CPU_ISSET(cpu, from) ? 1 : 0;
+    return cpu;
 }
 
-/** All ranks on one of two cores, bound to it, then free. */
+/** All ranks on the second of two cores, bound to it, then free. The first two then go to the first, where they belong, and
+ *  nobody else moves: to even them out would take the last two. */
 static void share_a_core(struct ranks_rank *rank)
 {
     const bool spreads = *(const bool *)rank->arg;
     cpu_set_t both;
 
     ranks_require(rank, __real_sched_getaffinity(0, sizeof both, &both) == 0, "the cores of a rank");
-    const cpu_set_t one = first_cpus(&both, 1);
+    cpu_set_t one;
+
+    CPU_ZERO(&one);
+    CPU_SET(nth_cpu(&both, 1), &one);
+    atomic_store(&home, nth_cpu(&both, rank->rank / 2));
 
     ranks_require(rank, __real_sched_setaffinity(0, sizeof one, &one) == 0, "a rank that can be bound");
     atomic_store(&affinity_calls, 0);
@@ -445,8 +453,15 @@ static void share_a_core(struct ranks_rank *rank)
         looked = sum_of(rank, atomic_load(&affinity_calls));
     require_cpus(rank, &one, "bound");
     ranks_require(rank, __real_sched_setaffinity(0, sizeof both, &both) == 0, "a rank that can be freed");
-    for (int i = 0; i < CALLS; i++)
+    bool was_home = false;
+    int32_t at_home = 0;
+
+    for (int i = 0; i < CALLS || (spreads && at_home < rank->nranks); i++) { /* as above */
         looked = sum_of(rank, atomic_load(&affinity_calls));
+        was_home = was_home || sched_getcpu() == atomic_load(&home);
+        at_home = sum_of(rank, was_home);
+    }
+    ranks_require(rank, atomic_load(&moves_astray) == 0, "%d moves to a core that is not the rank's", atomic_load(&moves_astray));
     ranks_require(rank, spreads == (looked > 0), "HOCKET_SPREAD=%d: %d calls about cores", spreads, looked);
     require_cpus(rank, &both, "free");
     ranks_require_ok(rank, hkt_comm_destroy(rank->comm), "hkt_comm_destroy");
@@ -462,10 +477,13 @@ static void ranks_that_share_cores_keep_theirs(void **state)
 
     (void)state;
     assert_int_equal(__real_sched_getaffinity(0, sizeof all, &all), 0);
-    const cpu_set_t both = first_cpus(&all, 2);
-
-    if (CPU_COUNT(&both) < 2)
+    if (CPU_COUNT(&all) < 2)
         skip();
+    cpu_set_t both;
+
+    CPU_ZERO(&both);
+    CPU_SET(nth_cpu(&all, 0), &both);
+    CPU_SET(nth_cpu(&all, 1), &both);
     config.transport = "shm";
     assert_int_equal(__real_sched_setaffinity(0, sizeof both, &both), 0); /* ranks inherit it */
     for (int i = 0; i < 2; i++) {

@@ -216,6 +216,18 @@ class Tune(unittest.TestCase):
         self.assertEqual((result.returncode, result.stdout), (1, ''))
         self.assertIn('Is a directory', result.stderr)
 
+    def test_a_file_that_nobody_could_read_is_not_written(self):
+        """It holds a table of another machine, and with this one's would be larger than hocket reads."""
+        root = json.loads(json.dumps(self.written))
+        root['tables'][0]['machine']['cpu'] = 'x'
+        path = self.write(root)
+        root['tables'][0]['machine']['cpu'] *= (8 << 20) - os.path.getsize(path) - 1000
+        before = os.path.getsize(self.write(root))
+        result = run('tune', '-n', '2', '-c', 'barrier', '-r', '3', '-o', path, HOCKET_TUNE='off')
+        self.assertEqual(result.returncode, 1, result.stdout)
+        self.assertIn(f'{path} would have more than {8 << 20} bytes', result.stderr)
+        self.assertEqual(os.path.getsize(path), before)
+
     def test_wrong_calls(self):
         for args, word in ((('-n', '1'), '-n'), (('--rounds', '2'), '-r'), (('-c', 'all_rdeuce'), 'all_rdeuce'),
                            (('more',), 'more'), (('--colour',), '--colour'), (('-b', '1M', '-e', '1K'), 'less'),
