@@ -26,13 +26,13 @@ MUTANTS = [
     ('ops.cuh', '{ return Code(x ^ sign); }', '{ return x; }', 'reduce', ('forward',)),
     ('ops.cuh', 'is_max ? ~code(0) : 0', 'is_max ? 0 : 0', 'reduce', ('forward',)),
 ]
-# Of the executor: counters, barriers, words, scratch. Most differ in time only, so all orders of threads are tried. The first two are
-# a word that is not cleared, a barrier that is missing.
+# Of the executor: counters, barriers, words, scratch. Most differ in time only, so all orders of threads are tried. The first
+# is a barrier that is missing; others of the kind are found when a test hangs, which takes seconds.
 ALL = ('forward', 'backward', 'random:7')
 PLAN_MUTANTS = [
+    ('plan.cuh', '        __syncthreads(); /* A */\n', '', 'plan', ALL),
     ('plan.cuh', '        store_word_sys(words + at / 4, 0);\n', '', 'plan', ALL),
     ('plan.cuh', '        __syncthreads(); /* B */\n', '', 'plan', ALL),
-    ('plan.cuh', '        __syncthreads(); /* A */\n', '', 'plan', ALL),
     ('plan.cuh', '        __syncthreads(); /* the sources before were read */\n', '', 'plan', ALL),
     ('plan.cuh', '        __syncthreads(); /* the stage is full */\n', '', 'plan', ALL),
     ('plan.cuh', 'c.frames[0] = plan_own_counts(a, c)[0];', '', 'plan', ALL),
@@ -139,7 +139,7 @@ def main():
     if sys.argv[1] == 'host':
         plant_host()
     root, cxx, libraries = sys.argv[2], sys.argv[3], sys.argv[4:]
-    mutants = {'few': MUTANTS[:FEW] + PLAN_MUTANTS[:FEW], 'all': MUTANTS + PLAN_MUTANTS, 'order': ORDER_MUTANTS}[sys.argv[1]]
+    mutants = {'few': MUTANTS[:FEW] + PLAN_MUTANTS[:1], 'all': MUTANTS + PLAN_MUTANTS, 'order': ORDER_MUTANTS}[sys.argv[1]]
     missed = 0
     for mutant in mutants:
         with tempfile.TemporaryDirectory(prefix='hocket-mutant-') as folder:

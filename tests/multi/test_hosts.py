@@ -177,8 +177,8 @@ class Order(Case):
         with tempfile.TemporaryDirectory(prefix='hocket test ') as folder, \
                 hosts.Hosts(2, rate='1gbit', shows_rate=False) as yard:
             path = os.path.join(folder, 'tune.json')
-            self.ok(self.job([HOCKET, 'tune', '-c', 'all_reduce', '-b', '64K', '-e', '1M', '-f', '16', '-r', '3', '-o', path], (0, 1), 2,
-                             yard=yard, HOCKET_TUNE='off'))
+            self.ok(self.job([HOCKET, 'tune', '-c', 'all_reduce', '-b', '64K', '-e', '64K' if SMALL else '1M', '-f', '16', '-r', '3',
+                              '-o', path], (0, 1), 2, yard=yard, HOCKET_TUNE='off'))
             with open(path, encoding='utf-8') as file:
                 table, = json.load(file)['tables']
             self.assertEqual((table['machine']['transport'], table['machine']['ranks_per_host']), ('shm+tcp', 2))
