@@ -10,8 +10,7 @@
 #include "topo.h"
 
 #define CANDIDATES_MAX 64
-#define NEARLY 0.025 /* what counts as hardly more, where that is most, for each rank of a core (cost/select.c) */
-#define NEARLY_CROWD 4.0
+#define NEARLY 0.025 /* what counts as hardly more, where that is most (cost/select.c) */
 
 /** The machines that are asked about, and the ranks on them. */
 struct machines {
@@ -64,17 +63,15 @@ static void print_largest_term(const struct hkt_candidate *candidate)
 }
 
 /** Why it was chosen, when `least_us` is the least that any candidate should take; some are set apart for larger vectors. */
-static const char *reason_of(const struct hkt_candidate *chosen, double least_us, double crowd)
+static const char *reason_of(const struct hkt_candidate *chosen, double least_us)
 {
     if (chosen->predicted_us <= least_us)
         return "the least";
-    const double more = NEARLY * (crowd < 1 ? 1 : crowd > NEARLY_CROWD ? NEARLY_CROWD : crowd);
-
-    return chosen->predicted_us <= least_us * (1 + more) ? "hardly more than the least, and preferred"
+    return chosen->predicted_us <= least_us * (1 + NEARLY) ? "hardly more than the least, and preferred"
                                                          : "the least of those for vectors of this size";
 }
 
-static void print_candidate(const struct hkt_candidate *candidate, double least_us, double crowd)
+static void print_candidate(const struct hkt_candidate *candidate, double least_us)
 {
     if (candidate->unfit[0] != '\0') {
         printf("  %-22s %15s  %s\n", candidate->algo, "-", candidate->unfit);
@@ -87,7 +84,7 @@ static void print_candidate(const struct hkt_candidate *candidate, double least_
     else if (candidate->measured_us > 0)
         printf("  chosen: the fastest of those measured near this size, %.2f us", candidate->measured_us);
     else if (candidate->chosen)
-        printf("  chosen: %s", reason_of(candidate, least_us, crowd));
+        printf("  chosen: %s", reason_of(candidate, least_us));
     putchar('\n');
 }
 
@@ -107,7 +104,7 @@ static void print_text(const struct explain_why *request, const struct machines 
         printf("on %s: %s\n", request->machines, machines->hierarchy);
     for (int i = 0; i < count; i++)
         print_candidate(&candidates[i],
-                        candidates[count < 2 || candidates[1].unfit[0] != '\0' ? 0 : 1].predicted_us, choice->crowd);
+                        candidates[count < 2 || candidates[1].unfit[0] != '\0' ? 0 : 1].predicted_us);
     printf("  %-22s %12.2f us  %s\n", "bound", bound->time_us, bound->text);
 }
 

@@ -61,7 +61,7 @@ static const char *two_buffers_v(int nranks, bool in_place)
 #define USER_NOTE "buffers that peers can reach"
 /* Beyond the second-level caches of the ranks: 1 MB among 2 took 41 us by writes and 52 by reads, 512 KB 20 and 22 (2026-11-30). */
 #define WRITE_MIN ((size_t)1 << 20) /* above the rows that read: the first of equal predictions is taken */
-#define WRITE_NOTE "; by default from 1 MB on"
+#define WRITE_NOTE "; by default from 1 MB on, or as much together of the ranks of a core"
 
 #define GROUPS_NOTE "ranks in groups of one size; no prime"
 

@@ -243,7 +243,8 @@ static void set_caches(const struct hkt_choice_query *query, struct hkt__prices 
     const int l3 = hkt_topo_ancestor(query->topo, query->nodes[0], HKT_TOPO_L3);
     const uint64_t bytes = l3 >= 0 ? hkt_topo_node_get(query->topo, l3)->bytes : 0;
 
-    prices->l2_bytes = 2 << 20; /* graphs do not say; of recent servers */
+    prices->l1_bytes = 48 << 10; /* graphs do not say; of recent servers */
+    prices->l2_bytes = 2 << 20;
     prices->llc_bytes = bytes > 0 ? (double)bytes : 32 << 20;
 }
 

@@ -6,7 +6,8 @@
 #include <unistd.h>
 
 #define SCRATCH_INSTANCES 4 /* as the executor's (exec/exec.h), which this layer does not see */
-#define PEER_SHARE 0.05     /* every peer more is more to look at and to be kept waiting by (fitted, for up to 8) */
+#define PEER_SHARE 0.019    /* every peer more is more to look at and to be kept waiting by (fitted, for up to 8) */
+#define PEER_SHARE_SOCKETS 0.05
 #define PEERS_FITTED 8.0
 /* Messages of several peers that meet on a link do not share it evenly, and all wait for the last: with 3 peers an all-reduce of
  * 1 to 16 MB over 1 Gbit/s took 3 to 30 % longer than a ring. Not measured for more. */
@@ -25,14 +26,22 @@
  * once: what such a message costs of one that is waited for. gather, scatter, broadcast and reduce of 4 ranks on 2 cores, to 2 KB, took
  * 2.2 to 5.2 us where 7.6 to 9 were predicted (five runs, 2026-11-30). */
 #define BATCH_SHARE 0.35
+#define TURN_SHARE 0.36     /* of a turn, for a round of one message more, over ranks per core: turns_of */
 #define CROWD_MEASURED 4.0  /* ranks per core */
-#define ALTERNATE 1.2       /* where one rank gives to all others by turns; the share of waiting: cost/profile.c */
-#define CRUSH 0.5
-#define READERS_SHARE 0.3   /* a reader more of the same memory by system calls (fitted for 3) */
-#define READERS_APART_SHARE 0.1 /* the same where each begins with another rank's */
-#define PAYLOAD_BYTES 8192.0
+#define ALTERNATE 0.95      /* where one rank gives to all others by turns; the share of waiting: cost/profile.c */
+#define CRUSH 0.72          /* of a system call on memory of a peer: what it waits for others that make them (crush_of) */
+#define READERS_SHARE 0.71  /* a reader more of the same memory by system calls (fitted for 3) */
+#define READERS_APART_SHARE 0.13 /* the same where each begins with another rank's */
+#define PAYLOAD_BYTES 18000.0 /* from here on a payload costs no more than its bytes (payload_share) */
+#define PAYLOAD_BYTES_SOCKETS 8192.0
 #define BOUNCE_BYTES 131072.0 /* as the executor's, for inputs that it copies before it reduces them (exec/local.c) */
 #define INLINE_BYTES 32.0   /* go with a message's header (HKT__ROOM_MIN, transport/transport.h) */
+#define L1_SHARE 0.21       /* of what bytes of a second-level cache cost */
+#define SMALL_BYTES 1024.0  /* go in one step (HKT__TP_SMALL) */
+#define SMALL_SHARE 0.067   /* of the payload's cost, at least */
+#define LANES_SHARE 0.3     /* of the lines of a small payload: one of several that come side by side */
+#define SLOT_SHARE 0.26     /* for the steps of one that is not small */
+#define STREAM_GAP 0.12     /* lines of one message after the other travel no faster: 32 bytes to one rank take 110 ns, twice 32 190 */
 
 const struct hkt__price_info hkt__price_infos[HKT__PRICE_COUNT] = {
 #define INFO(ID, name, fallback, help) {name, help},
@@ -53,40 +62,48 @@ static double cache_bytes(int name, double fallback)
     return bytes > 0 ? (double)bytes : fallback;
 }
 
+/* Where ranks share cores a message waits for its receiver's turn, and what is needed for it, code and data, has left the first-level
+ * caches by then; but reductions read what the rank before has just fetched, and scratch, unlike buffers, stays in the cache of the
+ * core it is on. From fits for 4 and 8 ranks on 2 cores, 2026-11-30. With 8 a turn costs more, as whoever has it in vain looks for
+ * messages of more peers, and a message less. */
+#define CROWDED_ROUND 660.0
+#define CROWDED_SHARED_CALL 140.0
+#define CROWDED_SHARED_POWER 0.57
+static const struct {
+    enum hkt__price price;
+    double factor, power; /* for 4 ranks on 2 cores; of the ranks of a core over 2 */
+} crowded[] = {
+    {HKT__PRICE_SWITCH, 1.4, 1.7},            {HKT__PRICE_MESSAGE, 0.69, -2},           {HKT__PRICE_PAYLOAD, 0.18, -1.7},
+    {HKT__PRICE_STEP, 1.3, 0.2},              {HKT__PRICE_ACCESS, 0.7, -2},             {HKT__PRICE_FAR_ACCESS, 1.5, 0.3},
+    {HKT__PRICE_SEND_L2, 1.2, 0.6},           {HKT__PRICE_SEND_LLC, 1.4, 0},            {HKT__PRICE_RECEIVE_L2, 1.4, 0.2},
+    {HKT__PRICE_RECEIVE_LLC, 1.3, 0.4},       {HKT__PRICE_COPY_L2, 1.5, -1.2},          {HKT__PRICE_COPY_LLC, 1.2, -0.3},
+    {HKT__PRICE_REDUCE_L2, 1.3, -0.1},        {HKT__PRICE_REDUCE_LLC, 0.42, 0.4},       {HKT__PRICE_FRESH_L2, 1.2, -0.2},
+    {HKT__PRICE_FRESH_LLC, 1.1, 0.2},         {HKT__PRICE_FRESH_MEMORY, 1, -0.3},       {HKT__PRICE_DIRECT_L2, 0.86, 0.9},
+    {HKT__PRICE_DIRECT_LLC, 1.1, 0.3},        {HKT__PRICE_FAR_L2, 0.95, -0.9},          {HKT__PRICE_FAR_LLC, 1.1, -0.3},
+    {HKT__PRICE_FAR_WRITE_L2, 0.84, 0},       {HKT__PRICE_FAR_WRITE_LLC, 1, -0.1},
+};
+
+static void crowd_prices(struct hkt__prices *prices, double crowd)
+{
+    const double more = fmax(1, fmin(crowd, CROWD_MEASURED) / 2);
+
+    prices->price[HKT__PRICE_ROUND] += CROWDED_ROUND;
+    prices->price[HKT__PRICE_SHARED_CALL] += CROWDED_SHARED_CALL * pow(more, CROWDED_SHARED_POWER);
+    for (size_t i = 0; i < sizeof crowded / sizeof crowded[0]; i++)
+        prices->price[crowded[i].price] *= crowded[i].factor * pow(more, crowded[i].power);
+}
+
 void hkt__prices_init(struct hkt__prices *prices, double latency_ns, double ns_per_byte, bool is_memory, double crowd)
 {
     *prices = (struct hkt__prices){.crowd = crowd < 1 ? 1 : crowd,
+                                   .l1_bytes = cache_bytes(_SC_LEVEL1_DCACHE_SIZE, 48 << 10),
                                    .l2_bytes = cache_bytes(_SC_LEVEL2_CACHE_SIZE, 1 << 20),
                                    .llc_bytes = cache_bytes(_SC_LEVEL3_CACHE_SIZE, 16 << 20)};
     memcpy(prices->price, defaults, sizeof defaults);
     prices->price[HKT__PRICE_ROUND] = latency_ns;
     if (is_memory) {
-        if (crowd > 1) {
-            /* A message waits for its receiver's turn, and what is needed for it, code and data, has left the first-level
-             * caches by then; but reductions read what the rank before has just fetched. From a fit for 4 ranks on 2 cores,
-             * 2026-11-30; beyond the second level all_reduce of 2 to 16 MB of 4 and 8. With 8 a turn costs more, as whoever has
-             * it in vain looks for messages of more peers, and a message less. */
-            const double more = fmax(1, fmin(crowd, CROWD_MEASURED) / 2);
-
-            prices->price[HKT__PRICE_ROUND] += 1080;
-            prices->price[HKT__PRICE_SHARED_CALL] += 80;
-            prices->price[HKT__PRICE_SWITCH] *= 0.3 * pow(more, 2.5);
-            prices->price[HKT__PRICE_MESSAGE] *= 1.3 / sqrt(more);
-            prices->price[HKT__PRICE_STEP] *= 1.5 / pow(more, 0.75);
-            prices->price[HKT__PRICE_PAYLOAD] *= 0.22;
-            prices->price[HKT__PRICE_ACCESS] *= 0.7;
-            prices->price[HKT__PRICE_FAR_ACCESS] *= 1.1;
-            prices->price[HKT__PRICE_RECEIVE_L2] *= 1.2;
-            prices->price[HKT__PRICE_SEND_LLC] *= 1.1;
-            prices->price[HKT__PRICE_RECEIVE_LLC] *= 1.1;
-            prices->price[HKT__PRICE_FRESH_L2] *= 0.83 / pow(more, 0.27); /* scratch, unlike buffers, stays in the cache of the core it is on */
-            prices->price[HKT__PRICE_FRESH_LLC] *= 0.83 / pow(more, 0.27);
-            prices->price[HKT__PRICE_FRESH_MEMORY] *= 0.93 / pow(more, 0.27);
-            prices->price[HKT__PRICE_FAR_LLC] *= 0.9; /* broadcast of 4 and 16 MB by shared_user and binomial, among 4 */
-            prices->price[HKT__PRICE_FAR_WRITE_LLC] *= 1.2;
-            prices->price[HKT__PRICE_REDUCE_L2] *= 0.75;
-            prices->price[HKT__PRICE_REDUCE_LLC] *= 0.65;
-        }
+        if (crowd > 1)
+            crowd_prices(prices, crowd);
         return;
     }
     /* A message is a system call at either end, which is most of the latency that the transport tells; a byte is copied at
@@ -98,7 +115,7 @@ void hkt__prices_init(struct hkt__prices *prices, double latency_ns, double ns_p
 
     prices->over_sockets = true;
     prices->price[HKT__PRICE_MESSAGE] = latency_ns * (is_crowded ? 0.33 : 0.28);
-    prices->price[HKT__PRICE_PAYLOAD] *= is_crowded ? 0.9 : 1.8;
+    prices->price[HKT__PRICE_PAYLOAD] *= is_crowded ? 0.66 : 1.3;
     prices->price[HKT__PRICE_ROUND] = latency_ns * (is_crowded ? 0.15 : 0.11);
     prices->price[HKT__PRICE_SWITCH] = latency_ns * 0.115;
     for (int level = 0; level < 3; level++) {
@@ -150,11 +167,22 @@ static double count_slices(const struct hkt__profile *profile, const struct hkt_
     return slices <= 1 ? 1 : (double)(int64_t)(slices + 0.999999);
 }
 
+/** Share of a call's bytes that stay in a core's first-level cache. */
+static double share_in_l1(const struct hkt__prices *prices, double touched)
+{
+    const double beyond = (touched / (prices->l1_bytes / prices->crowd) - 0.5) / 1.5;
+
+    return beyond < 0 ? 1 : beyond > 1 ? 0 : 1 - beyond;
+}
+
 /** What a call pays per byte of each kind and level. */
 struct rates {
     double share[3];
+    double near;              /* bytes that nobody else writes, as a multiple of the same in a second-level cache */
     bool far;
     bool over_sockets;        /* as of prices */
+    bool has_lanes;           /* messages go on several */
+    double gap;               /* rounds that a message takes of a rank's time where nobody waits */
     double crush, read_crush; /* what system calls on memory of peers cost, as a multiple of their prices; bytes so read */
 };
 
@@ -176,17 +204,32 @@ static double read_crush_of(const struct hkt__profile *profile)
     return readers > 1 ? 1 + (profile->has_one_source ? READERS_SHARE : READERS_APART_SHARE) * (readers - 1) : 1;
 }
 
+static void add_near_bytes(double *amounts, enum hkt__price first, double bytes, const struct rates *rates)
+{
+    for (int level = 0; level < 3; level++)
+        amounts[(int)first + level] += bytes * rates->share[level] * rates->near;
+}
+
 static void add_bytes(double *amounts, enum hkt__price first, double bytes, const struct rates *rates)
 {
     for (int level = 0; level < 3; level++)
         amounts[(int)first + level] += bytes * rates->share[level];
 }
 
-/** How much of the cost of a payload a message of some bytes pays. Its first lines come one after the other, further ones
- *  are fetched ahead, more of them the longer it is (fitted: up to 8 KiB by the square root). */
-static double payload_share(double bytes)
+/** How much of the cost of a payload a message of some bytes pays. Its first lines come one after the other, further ones are fetched
+ *  ahead, more of them the longer it is; and what is not small goes in several steps. Small ones on different lanes come side by
+ *  side, unless ranks wait for each other. Sockets make no difference. */
+static double payload_share(double bytes, const struct rates *rates)
 {
-    return bytes > INLINE_BYTES ? fmin(1, sqrt(bytes / PAYLOAD_BYTES)) : 0;
+    const double lines = fmin(1, sqrt(bytes / (rates->over_sockets ? PAYLOAD_BYTES_SOCKETS : PAYLOAD_BYTES)));
+
+    if (bytes <= INLINE_BYTES)
+        return 0;
+    if (rates->over_sockets)
+        return lines;
+    if (bytes > SMALL_BYTES)
+        return SLOT_SHARE + (1 - SLOT_SHARE) * lines;
+    return fmax(SMALL_SHARE, lines * (rates->has_lanes ? LANES_SHARE : 1));
 }
 
 /** n bytes of work, `times` over. */
@@ -194,27 +237,28 @@ static void add_work(double *amounts, const struct hkt__work *work, double n, do
 {
     amounts[HKT__PRICE_MESSAGE] +=
         times * (work->messages + (rates->over_sockets ? work->signals + POST_EXTRA * (2 * work->posts - work->messages) : 0));
+    amounts[HKT__PRICE_ROUND] += times * rates->gap * work->messages;
     if (work->parcels > 0)
         amounts[HKT__PRICE_PAYLOAD] +=
-            times * work->parcels * payload_share(n * (work->sent + work->received + work->fresh) / work->parcels);
+            times * work->parcels * payload_share(n * (work->sent + work->received + work->fresh) / work->parcels, rates);
     amounts[HKT__PRICE_STEP] += times * work->steps;
-    const double far = times * rates->crush;
-
     amounts[rates->far ? HKT__PRICE_FAR_ACCESS : HKT__PRICE_ACCESS] +=
-        far * (work->accesses + (rates->far ? fmax(0, n * work->bounced / BOUNCE_BYTES - 1) : 0));
+        times * rates->crush * (work->accesses + (rates->far ? fmax(0, n * work->bounced / BOUNCE_BYTES - 1) : 0));
     add_bytes(amounts, HKT__PRICE_SEND_L2, times * n * work->sent, rates);
     add_bytes(amounts, HKT__PRICE_RECEIVE_L2, times * n * work->received, rates);
     amounts[HKT__PRICE_NET_MESSAGE] += times * work->net_messages;
     add_bytes(amounts, HKT__PRICE_NET_SEND_L2, times * n * work->net_sent, rates);
     add_bytes(amounts, HKT__PRICE_NET_RECEIVE_L2, times * n * work->net_received, rates);
-    add_bytes(amounts, HKT__PRICE_COPY_L2, times * n * (work->copied + (rates->far ? 0 : work->stored)), rates);
-    amounts[HKT__PRICE_COPY_LLC] += times * n * work->kept * rates->share[1];
-    amounts[HKT__PRICE_COPY_MEMORY] += times * n * work->kept * rates->share[2];
-    add_bytes(amounts, HKT__PRICE_REDUCE_L2, times * n * work->reduced, rates);
+    add_near_bytes(amounts, HKT__PRICE_COPY_L2, times * n * (work->copied + (rates->far ? 0 : work->stored)), rates);
+    add_near_bytes(amounts, HKT__PRICE_REDUCE_L2, times * n * work->reduced, rates);
     add_bytes(amounts, HKT__PRICE_FRESH_L2, times * n * work->fresh, rates);
-    add_bytes(amounts, rates->far ? HKT__PRICE_FAR_L2 : HKT__PRICE_FRESH_L2, far * rates->read_crush * n * work->relayed, rates);
-    add_bytes(amounts, rates->far ? HKT__PRICE_FAR_L2 : HKT__PRICE_DIRECT_L2, far * rates->read_crush * n * work->read, rates);
-    add_bytes(amounts, rates->far ? HKT__PRICE_FAR_WRITE_L2 : HKT__PRICE_DIRECT_L2, far * n * work->written, rates);
+    add_bytes(amounts, rates->far ? HKT__PRICE_FAR_L2 : HKT__PRICE_FRESH_L2, times * rates->crush * rates->read_crush * n * work->relayed, rates);
+    if (rates->far) {
+        add_bytes(amounts, HKT__PRICE_FAR_L2, times * rates->crush * rates->read_crush * n * work->read, rates);
+        add_bytes(amounts, HKT__PRICE_FAR_WRITE_L2, times * rates->crush * n * work->written, rates);
+    } else {
+        add_near_bytes(amounts, HKT__PRICE_DIRECT_L2, times * n * (work->read + work->written), rates);
+    }
 }
 
 static double cost_of(const double *amounts, const struct hkt__prices *prices)
@@ -243,16 +287,26 @@ static void consider(struct dearest *dearest, double *amounts)
     }
 }
 
-/** Waiting for messages one after the other. Where ranks share cores each must have its turn once; of further rounds every
- *  other one is found done when the turn comes (fitted: a ring's 6 rounds cost twice what 2 cost). */
-static void add_waits(double *amounts, const struct hkt__prices *prices, const struct hkt__waits *waits)
+/** Turns that a rank of a crowded core needs for some rounds. Of further rounds that wait for one message most are found done when the
+ *  turn comes; one that waits for many needs a turn more, for all must have had theirs (8 ranks on 2 cores: all_gather of 64 bytes in
+ *  3 rounds of one message 12 us, in 1 of seven 13, in 2 of seven 22). Ranks that sleep, over sockets or for other hosts, are woken for
+ *  every other round (fitted: a ring's 6 rounds cost twice what 2 cost). */
+static double turns_of(const struct hkt__profile *profile, const struct hkt__prices *prices, const struct hkt__waits *waits)
 {
-    const double rounds = waits->rounds + waits->net_rounds;
+    const double rounds = waits->rounds + waits->net_rounds, fan_in = fmax(1, profile->mean.messages / 2 / rounds);
 
+    if (prices->over_sockets || waits->net_rounds > 0)
+        return 1 + rounds / 2;
+    return 1 + fmax(0, rounds - 1) * (1 - (1 - fmin(1, TURN_SHARE / prices->crowd)) / fan_in);
+}
+
+/** Waiting for messages one after the other. */
+static void add_waits(double *amounts, const struct hkt__profile *profile, const struct hkt__prices *prices, const struct hkt__waits *waits)
+{
     amounts[HKT__PRICE_ROUND] += waits->rounds;
     amounts[HKT__PRICE_NET_ROUND] += waits->net_rounds;
-    if (prices->crowd > 1 && rounds > 0)
-        amounts[HKT__PRICE_SWITCH] += prices->crowd * (1 + rounds / 2);
+    if (prices->crowd > 1 && waits->rounds + waits->net_rounds > 0)
+        amounts[HKT__PRICE_SWITCH] += prices->crowd * turns_of(profile, prices, waits);
 }
 
 /** One slice of n bytes, whichever rank is busiest, or all together where they share cores or the link of their host. */
@@ -266,21 +320,21 @@ static void consider_ranks(struct dearest *dearest, const struct hkt__profile *p
 
         /* Where paths are known, a single rank's waits are on its path. */
         if (i < 0 || profile->npaths == 0)
-            add_waits(amounts, dearest->prices, waits);
+            add_waits(amounts, profile, dearest->prices, waits);
         add_work(amounts, i < 0 ? &profile->mean : &profile->looks[i], n, i < 0 ? crowd : 1, rates);
         consider(dearest, amounts);
     }
     for (int32_t i = 0; i < profile->ncores; i++) {
         double amounts[HKT__PRICE_COUNT] = {0};
 
-        add_waits(amounts, dearest->prices, waits);
+        add_waits(amounts, profile, dearest->prices, waits);
         add_work(amounts, &profile->cores[i], n, 1, rates);
         consider(dearest, amounts);
     }
     if (profile->wire > 0) {
         double amounts[HKT__PRICE_COUNT] = {0};
 
-        add_waits(amounts, dearest->prices, waits);
+        add_waits(amounts, profile, dearest->prices, waits);
         amounts[HKT__PRICE_NET_WIRE] += n * profile->wire;
         consider(dearest, amounts);
     }
@@ -291,7 +345,7 @@ static void consider_paths(struct dearest *dearest, const struct hkt__profile *p
     for (int32_t i = 0; i < profile->npaths; i++) {
         double amounts[HKT__PRICE_COUNT] = {0};
 
-        add_waits(amounts, dearest->prices, &profile->paths[i].waits);
+        add_waits(amounts, profile, dearest->prices, &profile->paths[i].waits);
         add_work(amounts, &profile->paths[i].work, n, 1, rates);
         amounts[HKT__PRICE_NET_WIRE] += n * profile->paths[i].work.net_received;
         consider(dearest, amounts);
@@ -330,14 +384,19 @@ void hkt__model_amounts(const struct hkt__profile *profile, const struct hkt__pr
     const struct hkt__waits waits = waits_of(profile, prices);
     const bool alternates = profile->alternate > 0 && prices->crowd > 1;
     const double wait = alternates ? profile->alternate : profile->wait;
-    const double burden = burden_of(profile->peers, PEER_SHARE, PEERS_FITTED) * (alternates && profile->has_one_source ? ALTERNATE : 1);
+    const double burden = burden_of(profile->peers, prices->over_sockets ? PEER_SHARE_SOCKETS : PEER_SHARE, PEERS_FITTED) *
+                          (alternates && profile->has_one_source ? ALTERNATE : 1);
     const double net_burden = burden_of(profile->net_peers, NET_PEER_SHARE, NET_PEERS_MEASURED);
     struct dearest first = {.prices = prices, .ns = -1}, rest = {.prices = prices, .ns = -1};
-    struct rates rates = {.far = args->far, .over_sockets = prices->over_sockets, .crush = args->far ? crush_of(profile) : 1,
+    struct rates rates = {.far = args->far, .over_sockets = prices->over_sockets, .has_lanes = profile->nlanes > 1 && profile->wait < 1,
+                          .gap = profile->wait < 1 && prices->crowd <= 1 && !prices->over_sockets ? STREAM_GAP : 0,
+                          .crush = args->far ? crush_of(profile) : 1,
                           .read_crush = args->far ? read_crush_of(profile) : 1};
 
-    find_levels(prices, args->host_ranks, (args->touched + profile->mean.read + profile->mean.relayed) * (double)args->bytes,
-                rates.share);
+    const double touched = (args->touched + profile->mean.read + profile->mean.relayed) * (double)args->bytes;
+
+    find_levels(prices, args->host_ranks, touched, rates.share);
+    rates.near = 1 - (1 - L1_SHARE) * share_in_l1(prices, touched);
     consider_ranks(&rest, profile, n, &none, &rates);
     consider_ranks(&first, profile, n, &waits, &rates);
     consider_paths(&first, profile, n, &rates);

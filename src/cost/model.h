@@ -17,7 +17,7 @@ struct hkt__prices {
     double price[HKT__PRICE_COUNT];
     double crowd;                         /* ranks per core, at least 1 */
     bool over_sockets;                    /* messages within a host */
-    double l2_bytes, llc_bytes;           /* one core's, and the last level */
+    double l1_bytes, l2_bytes, llc_bytes; /* one core's, and the last level */
 };
 
 /** Defaults for ranks of a host whose transport moves a frame in latency_ns and a byte in ns_per_byte, through memory or

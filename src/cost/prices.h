@@ -24,23 +24,23 @@
 /* X(ID, name, default, help). Defaults: fitted by `hocket tune` on a 2-core virtual Xeon (2 MiB second-level cache, shared
  * last level) for 2 and 4 ranks, 2026-11; ratios carry over to other machines better than the figures. */
 #define HKT__PRICES_TABLE(X)                                                                                           \
-    X(CALL, "call_ns", 21, "a call, whatever it does")                                                                 \
+    X(CALL, "call_ns", 37, "a call, whatever it does")                                                                 \
     X(ROUND, "round_ns", 148, "a message on its way, its receiver waiting")                                            \
-    X(MESSAGE, "message_ns", 84, "a message, at either end: time of the core")                                         \
-    X(PAYLOAD, "payload_ns", 365, "a message too large for its header's line, at either end")                          \
-    X(STEP, "step_ns", 58, "a local step")                                                                             \
+    X(MESSAGE, "message_ns", 40, "a message, at either end: time of the core")                                         \
+    X(PAYLOAD, "payload_ns", 500, "a message too large for its header's line, at either end")                          \
+    X(STEP, "step_ns", 29, "a local step")                                                                             \
     X(SWITCH, "switch_ns", 450, "a rank gives its core to another one")                                                \
-    X(SHARED_CALL, "shared_call_ns", 16, "a call that touches memory of peers: all tell when they are done with it")   \
-    X(ACCESS, "access_ns", 103, "an operand in memory of a peer: the caches miss once")                                \
-    X(FAR_ACCESS, "far_access_ns", 1100, "an operand reached by a system call")                                        \
-    HKT__LEVELS(X, SEND, "send", 0.06, 0.088, 0.12, "put into a channel")                                              \
-    HKT__LEVELS(X, RECEIVE, "receive", 0.052, 0.08, 0.12, "taken out of a channel")                                   \
-    HKT__LEVELS(X, COPY, "copy", 0.018, 0.06, 0.1, "copied within a rank")                                             \
-    HKT__LEVELS(X, REDUCE, "reduce", 0.013, 0.032, 0.05, "an input of a reduction beyond the first")                   \
-    HKT__LEVELS(X, FRESH, "fresh", 0.063, 0.094, 0.12, "written for peers to read, or read so")                        \
-    HKT__LEVELS(X, DIRECT, "direct", 0.016, 0.043, 0.08, "else read or written in memory of a peer")                    \
-    HKT__LEVELS(X, FAR, "far", 0.066, 0.145, 0.2, "else moved by a system call")                                       \
-    HKT__LEVELS(X, FAR_WRITE, "far_write", 0.13, 0.18, 0.3, "results written to a peer by a system call")              \
+    X(SHARED_CALL, "shared_call_ns", 24, "a call that touches memory of peers: all tell when they are done with it")   \
+    X(ACCESS, "access_ns", 130, "an operand in memory of a peer: the caches miss once")                                \
+    X(FAR_ACCESS, "far_access_ns", 550, "an operand reached by a system call")                                         \
+    HKT__LEVELS(X, SEND, "send", 0.049, 0.052, 0.07, "put into a channel")                                             \
+    HKT__LEVELS(X, RECEIVE, "receive", 0.052, 0.086, 0.16, "taken out of a channel")                                   \
+    HKT__LEVELS(X, COPY, "copy", 0.019, 0.045, 0.08, "copied within a rank")                                           \
+    HKT__LEVELS(X, REDUCE, "reduce", 0.0069, 0.015, 0.03, "an input of a reduction beyond the first")                  \
+    HKT__LEVELS(X, FRESH, "fresh", 0.054, 0.063, 0.085, "written for peers to read, or read so")                       \
+    HKT__LEVELS(X, DIRECT, "direct", 0.017, 0.036, 0.06, "else read or written in memory of a peer")                   \
+    HKT__LEVELS(X, FAR, "far", 0.073, 0.12, 0.25, "read from a peer by a system call")                                 \
+    HKT__LEVELS(X, FAR_WRITE, "far_write", 0.075, 0.14, 0.25, "written to a peer by a system call")                    \
     HKT__NET_TABLE(X)
 
 enum hkt__price {

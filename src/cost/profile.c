@@ -44,8 +44,8 @@ static double sources(enum hkt_coll coll, int nranks)
 #define RUN_AHEAD_CIRCLE 0.5
 /* The same where ranks share cores, of one that gives in scratch to all others, or takes so: its core waits for theirs and theirs
  * for it (fitted for 4 on 2). On cores of their own they hardly do: it fills one instance while they read another. */
-#define ALTERNATE_GIVER 0.5
-#define ALTERNATE_TAKER 0.25
+#define ALTERNATE_GIVER 0.35
+#define ALTERNATE_TAKER 0.21
 
 /** Whether messages go round in a circle; rank i sends to those in sends_to[i]. */
 static bool has_circle(const uint32_t sends_to[HKT__PROFILE_LOOKS], int nranks)
@@ -311,6 +311,7 @@ static enum hkt_status look(struct maker *maker, struct hkt__profile *profile)
         takers += has_all && sends_to[i] == 0;
         add_look(profile, &works[i], looks);
         profile->cuts = maker->scheds[i]->cuts;
+        profile->nlanes = maker->scheds[i]->nlanes;
         profile->scratch_chunks = maker->scheds[i]->scratch_chunks;
     }
     if (rc < 0)

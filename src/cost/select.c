@@ -1,15 +1,11 @@
 /* See select.h. */
 #include "cost/select.h"
 
-#include <math.h>
-
 #include "core/error.h"
 #include "core/mem.h"
 
-/* Predictions that differ by less are alike: between ranks of a host, times the ranks of a core up to 4 of them, which make times
- * less certain; between hosts. */
+/* Predictions that differ by less are alike: between ranks of a host; between hosts. */
 #define TIE 0.025
-#define TIE_CROWD_MOST 4.0
 #define TIE_HOSTS 0.01
 
 /** Profiles by registry row and placement, made when first asked for. */
@@ -185,7 +181,7 @@ static enum hkt_status weigh(const struct hkt__algo *algo, const struct hkt__sel
 static enum hkt_status choose(const struct hkt__select_args *args, const struct hkt__prices *prices, struct hkt__work_table *table,
                               const struct hkt__algo **out_algo)
 {
-    const double tie = args->site != NULL && args->site->nhosts > 1 ? TIE_HOSTS : TIE * fmin(prices->crowd, TIE_CROWD_MOST);
+    const double tie = args->site != NULL && args->site->nhosts > 1 ? TIE_HOSTS : TIE;
     struct weighed least = {.algo = NULL}, best;
 
     for (int pass = 0; pass < 2; pass++) {
@@ -193,7 +189,7 @@ static enum hkt_status choose(const struct hkt__select_args *args, const struct 
         for (int i = 0; i < hkt__algo_count; i++) {
             struct weighed one;
 
-            if (hkt__algos[i].info.coll != args->coll || args->bytes < hkt__algos[i].bytes_min ||
+            if (hkt__algos[i].info.coll != args->coll || (double)args->bytes * prices->crowd < (double)hkt__algos[i].bytes_min ||
                 hkt__unfit(&hkt__algos[i], args)[0] != '\0')
                 continue;
             const enum hkt_status rc = weigh(&hkt__algos[i], args, prices, table, &one);

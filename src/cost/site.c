@@ -15,7 +15,8 @@ static const struct hkt__link links[HKT_TOPO_LEVEL_COUNT] = {
 };
 
 /* Ranks of one core take turns: what one wrote lies in the caches of the other (fitted for 4 ranks on 2 cores, 2026-11-30). */
-static const struct hkt__link same_core = {false, true, 0.8, 0.8};
+#define CORE_WAIT 0.91
+#define CORE_BYTES 0.47
 
 /** Ranks of the groups of a level. */
 static void count_members(const struct hkt_topo_order *order, enum hkt_topo_level level, int *out_least, int *out_most)
@@ -144,7 +145,7 @@ struct hkt__link hkt__site_link(const struct hkt__site *site, int rank_a, int ra
     int level = HKT_TOPO_LEVEL_L3;
 
     if (site != NULL && site->is_shared && site->core[rank_a] == site->core[rank_b])
-        return same_core;
+        return (struct hkt__link){false, true, CORE_WAIT, CORE_BYTES};
     while (site != NULL && level < HKT_TOPO_LEVEL_ALL && site->order->group[level][rank_a] != site->order->group[level][rank_b])
         level++;
     return links[level];

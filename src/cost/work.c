@@ -34,7 +34,7 @@ struct hkt__link hkt__footing_link(const struct hkt__footing *footing, int a, in
 
 /* What comes from peers is stored here too, which takes a share of what a copy does: a copy reads as well. In place not where blocks
  * have just been read, and lie in the caches of a core of one's own. */
-#define STORE_SHARE 0.5
+#define STORE_SHARE 0.34
 
 static double store_share(const struct hkt__sched *sched, bool is_crowded)
 {
@@ -43,23 +43,14 @@ static double store_share(const struct hkt__sched *sched, bool is_crowded)
     return sched->in_place && is_replaced && !is_crowded ? 0 : STORE_SHARE;
 }
 
-/** Of large results that may not go past the caches: 4.7 MB among 4 ranks on 2 cores took all_reduce by two_shot 2.9 ms in place
- *  and 2.1 out of place, all_to_all by direct 2.05 and 1.7. */
-static double kept_share(const struct hkt__sched *sched, bool is_crowded)
-{
-    if (!sched->in_place)
-        return 0;
-    return sched->coll == HKT_ALL_REDUCE ? 0.5 : sched->coll == HKT_ALL_TO_ALL && is_crowded ? 0.6 : 0;
-}
-
-/* What is given to peers by writing is read here, which is as much; but all of a copy where all write and ranks share cores, as if
- * each line of theirs were fetched first: among 4 on 2 an all-to-all of 4.7 MB took 987 us so, by reading 625. */
-#define GIVE_SHARE 0.5
-#define GIVE_SHARE_CROWDED 1.0
+/* What is given to peers by writing is read here, and more of it where all write and ranks share cores, as if each line of theirs
+ * were fetched first. */
+#define GIVE_SHARE 0.51
+#define GIVE_SHARE_CROWDED 0.61
 
 /* Lines of several inputs that are read side by side are on their way at the same time: all-reduces in one round of 4 ranks were
  * priced too high next to all-gathers and broadcasts without this. */
-#define STREAMS_SHARE 0.85
+#define STREAMS_SHARE 0.5
 
 static void add_args(const struct hkt__footing *footing, const struct hkt__sched *sched, const struct hkt__step *step,
                      double chunk, struct hkt__work *work)
@@ -80,15 +71,17 @@ static void add_args(const struct hkt__footing *footing, const struct hkt__sched
 
             const double streams = step->arg_count > 2 && arg->x.buf == HKT__SCRATCH ? STREAMS_SHARE : 1;
 
-            *(is_target && !is_result      ? &work->read /* moved out of the user's buffer, whoever does it */
-              : is_target                  ? &work->written
+            *(is_target                    ? &work->written
               : arg->x.buf == HKT__SCRATCH ? &work->fresh
               : arg->x.buf == HKT__OUT     ? &work->relayed
                                            : &work->read) += share * link.bytes * streams;
             work->accesses += link.wait;
             work->parcels += arg->x.buf == HKT__SCRATCH;
-        } else if (is_target || step->kind == HKT__COPY) {
-            *(step->dst.buf == HKT__SCRATCH && !is_target ? &work->fresh : &work->copied) += share;
+        } else if (is_target) {
+            work->copied += share;
+            work->stored -= (1 - STORE_SHARE) * share; /* read once for all places, unless system calls take them */
+        } else if (step->kind == HKT__COPY) {
+            *(step->dst.buf == HKT__SCRATCH ? &work->fresh : &work->copied) += share;
         } else if (arg->x.buf == HKT__SCRATCH) {
             work->copied += STORE_SHARE * share; /* received, stored, and read again */
         }
@@ -100,8 +93,12 @@ static void add_args(const struct hkt__footing *footing, const struct hkt__sched
     }
     if (nfetched > 0 && step->dst.buf != HKT__SCRATCH)
         *(is_staged ? &work->copied : &work->stored) += store_share(sched, is_crowded) * chunk * step->dst.count;
-    if (is_staged && step->dst.buf != HKT__SCRATCH)
-        work->kept += kept_share(sched, is_crowded) * chunk * step->dst.count;
+    if (step->kind == HKT__WRITE && !is_given && !sched->in_place) { /* a sum: in registers, but put down for system calls */
+        const double share = chunk * sched->args[step->arg_first].x.count;
+
+        work->copied += share;
+        work->stored -= share;
+    }
     if (is_given)
         work->stored += give_share * chunk * sched->args[step->arg_first].x.count;
     if (step->kind == HKT__REDUCE && step->arg_count > 1) {
@@ -110,9 +107,9 @@ static void add_args(const struct hkt__footing *footing, const struct hkt__sched
     }
 }
 
-/* A signal has no bytes to place, nor a buffer to look up: at 2 and 4 ranks on 2 cores it took 0.57 and 0.55 of the time of the
- * least message (regression over all algorithms, to 300 bytes, 2026-11-30). */
-#define SIGNAL_SHARE 0.55
+/* A signal has no bytes to place, nor a buffer to look up; but a message that fits the line of its header takes hardly more since
+ * small calls take a third fewer instructions. */
+#define SIGNAL_SHARE 0.93
 
 /** A message, at one end. */
 static void add_message(const struct hkt__sched *sched, const struct hkt__step *step, const struct hkt__link *link,
@@ -137,13 +134,24 @@ static void add_message(const struct hkt__sched *sched, const struct hkt__step *
         work->reduced += chunk * step->dst.count;
 }
 
+/* A copy within a rank's memory is begun at once. */
+#define COPY_STEP 0.53
+
+/** Each input of a reduction is looked up and begun. */
+static double steps_of(const struct hkt__sched *sched, const struct hkt__step *step)
+{
+    if (step->kind == HKT__REDUCE)
+        return step->arg_count;
+    return step->kind == HKT__COPY && sched->args[step->arg_first].rank == sched->rank && step->dst.buf != HKT__SCRATCH ? COPY_STEP : 1;
+}
+
 void hkt__work_add_step(const struct hkt__footing *footing, const struct hkt__sched *sched, const struct hkt__step *step,
                         struct hkt__work *work)
 {
     const double chunk = 1.0 / ((double)hkt__vector_blocks(sched->coll, sched->nranks) * sched->cuts);
 
     if (step->peer < 0) {
-        work->steps += step->kind == HKT__REDUCE ? step->arg_count : 1; /* each input is looked up and begun */
+        work->steps += steps_of(sched, step);
         add_args(footing, sched, step, chunk, work);
         return;
     }

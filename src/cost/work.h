@@ -15,18 +15,18 @@ struct hkt__work {
     double sent;      /* bytes / n put into channels */
     double received;  /* taken out of channels, to be stored or reduced */
     double copied;    /* moved within this rank's memory, but for what goes to scratch */
-    double stored;    /* here, out of buffers of peers, or fetched here for them: system calls do both at once, and are priced so */
+    double stored;    /* here, out of buffers of peers, or fetched here for them: system calls do both at once, and are priced so.
+                       * Negative: what is counted above, but is read for peers too, or stays in registers, without system calls */
     double reduced;   /* inputs of reductions beyond the first of each */
     double fresh;     /* written to scratch, or read from that of peers: lines that the other's cache has */
     double relayed;   /* read from results of peers, who have just written them */
     double read;      /* read from inputs of peers */
     double written;   /* written to memory of peers */
-    double kept;      /* stored results that may not go past the caches, which costs beyond the second level */
     double accesses;  /* operands read from or written to memory of peers: system calls, where it is copied */
     double bounced;   /* bytes / n of several inputs of peers that are reduced, times these: copied by pieces, they are more calls */
     double net_messages, net_sent, net_received; /* between hosts */
 };
-#define HKT__WORK_COUNTS 20
+#define HKT__WORK_COUNTS 19
 
 #define HKT__PROFILE_LOOKS 16
 
@@ -57,6 +57,7 @@ struct hkt__profile {
     double sources;                /* inputs of all ranks together, as a multiple of n */
     bool has_one_source;           /* they are all one rank's */
     int32_t blocks, cuts, scratch_chunks; /* what slicing depends on */
+    int32_t nlanes;
 };
 
 /** What schedules are counted on: ranks[v] is the rank of number v, NULL: v itself. site NULL: all ranks are near. */
