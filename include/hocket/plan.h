@@ -106,8 +106,10 @@ struct hkt_bound {
     double ns_per_byte;      /* at the price of moving them once */
     char text[160];          /* the same as a formula with numbers */
 };
-/** For the query's case. Several hosts: what must cross the link of the busiest. One, shared memory: every input is read, every result written, all ranks together, over the cores; at the
- *  prices in force for plain copies. Network: what the busiest rank must send or receive, at the transport's price.
+/** For the query's case, at the prices in force: no prediction is below it. Several hosts: what must cross the link
+ *  of the busiest. One, shared memory: every input is read, every result written, all ranks together, over the cores.
+ *  Network: what the busiest rank must send or receive. To that, the call, and a message's way where every rank waits
+ *  for others.
  *  Errors   as hkt_plan_candidates */
 HKT_API HKT_NODISCARD enum hkt_status hkt_plan_bound(const struct hkt_choice_query *query, struct hkt_bound *out_bound);
 

@@ -134,9 +134,15 @@ void hkt__prices_net(struct hkt__prices *prices, double bytes_per_s, double late
         prices->price[HKT__PRICE_NET_ROUND] = 200 + 2 * latency_ns;
 }
 
-/** Shares of a call's bytes by level. Between half a cache and twice it some of the data is found there. Ranks that crowd the cores have
- *  a share each of their core's second level and of the last one (fitted for ranks that have one to themselves, whatever the others take). */
-static void find_levels(const struct hkt__prices *prices, int host_ranks, double touched, double out_share[3])
+/** Share of a call's bytes that stay in a core's first-level cache. */
+static double share_in_l1(const struct hkt__prices *prices, double touched)
+{
+    const double beyond = (touched / (prices->l1_bytes / prices->crowd) - 0.5) / 1.5;
+
+    return beyond < 0 ? 1 : beyond > 1 ? 0 : 1 - beyond;
+}
+
+void hkt__model_caches(const struct hkt__prices *prices, int host_ranks, double touched, struct hkt__cache_shares *out_shares)
 {
     const double sizes[2] = {prices->l2_bytes / prices->crowd, prices->llc_bytes / (prices->crowd > 1 && host_ranks > 1 ? host_ranks : 1)};
     double beyond[2];
@@ -146,9 +152,10 @@ static void find_levels(const struct hkt__prices *prices, int host_ranks, double
 
         beyond[i] = share < 0 ? 0 : share > 1 ? 1 : share;
     }
-    out_share[0] = 1 - beyond[0];
-    out_share[1] = beyond[0] - beyond[0] * beyond[1];
-    out_share[2] = beyond[0] * beyond[1];
+    out_shares->share[0] = 1 - beyond[0];
+    out_shares->share[1] = beyond[0] - beyond[0] * beyond[1];
+    out_shares->share[2] = beyond[0] * beyond[1];
+    out_shares->near = 1 - (1 - L1_SHARE) * share_in_l1(prices, touched);
 }
 
 /** Slices of a call, as hkt__lower_slices cuts it. */
@@ -167,18 +174,9 @@ static double count_slices(const struct hkt__profile *profile, const struct hkt_
     return slices <= 1 ? 1 : (double)(int64_t)(slices + 0.999999);
 }
 
-/** Share of a call's bytes that stay in a core's first-level cache. */
-static double share_in_l1(const struct hkt__prices *prices, double touched)
-{
-    const double beyond = (touched / (prices->l1_bytes / prices->crowd) - 0.5) / 1.5;
-
-    return beyond < 0 ? 1 : beyond > 1 ? 0 : 1 - beyond;
-}
-
 /** What a call pays per byte of each kind and level. */
 struct rates {
-    double share[3];
-    double near;              /* bytes that nobody else writes, as a multiple of the same in a second-level cache */
+    struct hkt__cache_shares caches;
     bool far;
     bool over_sockets;        /* as of prices */
     bool has_lanes;           /* messages go on several */
@@ -207,13 +205,13 @@ static double read_crush_of(const struct hkt__profile *profile)
 static void add_near_bytes(double *amounts, enum hkt__price first, double bytes, const struct rates *rates)
 {
     for (int level = 0; level < 3; level++)
-        amounts[(int)first + level] += bytes * rates->share[level] * rates->near;
+        amounts[(int)first + level] += bytes * rates->caches.share[level] * rates->caches.near;
 }
 
 static void add_bytes(double *amounts, enum hkt__price first, double bytes, const struct rates *rates)
 {
     for (int level = 0; level < 3; level++)
-        amounts[(int)first + level] += bytes * rates->share[level];
+        amounts[(int)first + level] += bytes * rates->caches.share[level];
 }
 
 /** How much of the cost of a payload a message of some bytes pays. Its first lines come one after the other, further ones are fetched
@@ -395,8 +393,7 @@ void hkt__model_amounts(const struct hkt__profile *profile, const struct hkt__pr
 
     const double touched = (args->touched + profile->mean.read + profile->mean.relayed) * (double)args->bytes;
 
-    find_levels(prices, args->host_ranks, touched, rates.share);
-    rates.near = 1 - (1 - L1_SHARE) * share_in_l1(prices, touched);
+    hkt__model_caches(prices, args->host_ranks, touched, &rates.caches);
     consider_ranks(&rest, profile, n, &none, &rates);
     consider_ranks(&first, profile, n, &waits, &rates);
     consider_paths(&first, profile, n, &rates);

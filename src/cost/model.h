@@ -35,6 +35,15 @@ struct hkt__model_args {
     bool one_slice;                       /* nothing is staged: nothing is cut */
     bool far;                             /* memory of peers is reached by system calls */
 };
+/** Where a call's bytes are found. */
+struct hkt__cache_shares {
+    double share[3]; /* in a core's second-level cache, in the last one, in memory */
+    double near;     /* what bytes that nobody else writes cost, as a multiple of the same in a second-level cache */
+};
+/** Between half a cache and twice it some of the data is found there. Ranks that crowd the cores have
+ *  a share each of their core's second level and of the last one (fitted for ranks that have one to themselves, whatever the others take). */
+void hkt__model_caches(const struct hkt__prices *prices, int host_ranks, double touched,
+                       struct hkt__cache_shares *out_shares);
 /** How much of each price a call pays. */
 void hkt__model_amounts(const struct hkt__profile *profile, const struct hkt__prices *prices,
                         const struct hkt__model_args *args, double out_amounts[HKT__PRICE_COUNT]);

@@ -88,8 +88,7 @@ static enum hkt_status find_profile(const struct hkt__algo *algo, const struct h
     return HKT_OK;
 }
 
-/** Bytes of the buffers of a rank, as a multiple of the whole vector. */
-static double touched_share(const struct hkt__select_args *args)
+double hkt__touched_share(const struct hkt__select_args *args)
 {
     switch (args->coll) {
     case HKT_REDUCE_SCATTER:
@@ -106,7 +105,7 @@ enum hkt_status hkt__select_predict(const struct hkt__algo *algo, const struct h
                                     const struct hkt__prices *prices, struct hkt__work_table *table, double *out_terms,
                                     double *out_ns)
 {
-    const struct hkt__model_args model = {.bytes = args->bytes, .touched = touched_share(args), .slice_bytes = args->slice_bytes,
+    const struct hkt__model_args model = {.bytes = args->bytes, .touched = hkt__touched_share(args), .slice_bytes = args->slice_bytes,
                                           .scratch_bytes = args->scratch_bytes, .one_slice = algo->user_direct,
                                           .host_ranks = args->nranks / (args->site != NULL ? args->site->nhosts : 1),
                                           .far = algo->user_direct && !args->user_ok};

@@ -12,6 +12,7 @@
 #include <cmocka.h>
 
 #include "core/mem.h"
+#include "cost/bound.h"
 #include "cost/select.h"
 
 static const struct hkt__algo *find(enum hkt_coll coll, const char *name)
@@ -249,6 +250,54 @@ static struct hkt__select_args some_args(size_t bytes)
 {
     return (struct hkt__select_args){.coll = HKT_ALL_REDUCE, .nranks = 4, .direct_ok = true, .copy_ok = true, .bytes = bytes,
                                      .slice_bytes = 65536, .scratch_bytes = 4 << 20};
+}
+
+/** Of one row for all it serves; prices of sockets where they are not of memory. */
+static void expect_above_bound(const struct hkt__algo *algo, struct hkt__select_args *args, const struct hkt__prices *prices,
+                               struct hkt__work_table *table)
+{
+    const bool is_memory = args->direct_ok;
+    struct hkt_bound bound;
+    double ns = 0;
+
+    args->coll = algo->info.coll;
+    for (int in_place = 0; in_place < 2; in_place++) {
+        args->in_place = in_place;
+        if (hkt__unfit(algo, args)[0] != '\0')
+            continue;
+        for (args->bytes = 0; args->bytes <= (size_t)1 << 28; args->bytes = args->bytes < 8 ? 8 : args->bytes * 64) {
+            assert_int_equal(hkt__select_predict(algo, args, prices, table, NULL, &ns), HKT_OK);
+            hkt__bound(args, prices, is_memory, &bound);
+            if (ns < 999 * bound.time_us)
+                fail_msg("%s %s, %d ranks, %zu bytes, in place %d, memory %d: predicted %g us, the bound is %g",
+                         hkt_coll_name(args->coll), algo->info.name, args->nranks, args->bytes, in_place, is_memory, ns / 1e3,
+                         bound.time_us);
+        }
+    }
+}
+
+static void nothing_is_predicted_below_the_bound(void **state)
+{
+    const int ranks[] = {1, 2, 3, 4, 8, 32};
+    struct hkt__prices variants[3] = {memory_prices(1), memory_prices(2), {.crowd = 0}};
+
+    (void)state;
+    hkt__prices_init(&variants[2], 6000, 0.33, false, 1);
+    for (size_t r = 0; r < sizeof ranks / sizeof ranks[0]; r++) {
+        struct hkt__work_table *table;
+
+        assert_int_equal(hkt__work_table_create(&table), HKT_OK);
+        for (int v = 0; v < 6; v++) {
+            struct hkt__select_args args = some_args(0);
+
+            args.nranks = ranks[r];
+            args.direct_ok = args.copy_ok = v / 2 < 2;
+            args.user_ok = args.copy_ok && v % 2 == 0;
+            for (int i = 0; i < hkt__algo_count; i++)
+                expect_above_bound(&hkt__algos[i], &args, &variants[v / 2], table);
+        }
+        hkt__work_table_destroy(table);
+    }
 }
 
 static void the_least_prediction_wins(void **state)
@@ -602,6 +651,7 @@ int main(void)
         cmocka_unit_test(predictions_grow_with_bytes),
         cmocka_unit_test(small_messages_go_in_one_step),
         cmocka_unit_test(waiting_for_all_takes_turns),
+        cmocka_unit_test(nothing_is_predicted_below_the_bound),
         cmocka_unit_test(the_least_prediction_wins),
         cmocka_unit_test(a_table_comes_back_as_written),
         cmocka_unit_test(measured_choices_win),
