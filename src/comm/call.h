@@ -24,7 +24,7 @@ struct hkt__call {
     int root;                   /* -1: none; the peer of send and recv */
     bool is_send;               /* of HKT_SEND_RECV */
     bool in_place;              /* set by the check */
-    bool is_internal;           /* the library's own: forced algorithms do not bind it */
+    bool is_internal;           /* the library's own: HOCKET_ALGO does not bind it */
     bool registered;            /* set by the check: all significant buffers lie in registered memory */
     const void *in;
     void *out;
@@ -42,7 +42,7 @@ HKT_NODISCARD enum hkt_status hkt__call_check(struct hkt__call *call);
 HKT_NODISCARD enum hkt_status hkt__call_submit(struct hkt__call *call, struct hkt_stream *stream);
 
 /** All-gather of `bytes` per rank for the library's own purposes, in the communicator's turn: not part of a group, not bound
- *  by forced algorithms. */
+ *  by HOCKET_ALGO. */
 HKT_NODISCARD enum hkt_status hkt__internal_all_gather(const void *in, void *out, size_t bytes, struct hkt_comm *comm);
 
 /** Take the turns of calls. */

@@ -176,9 +176,9 @@ static enum hkt_status weigh(const struct hkt__algo *algo, const struct hkt__sel
 }
 
 /** The least prediction, or one that is nearly as small and preferred. Twice through the registry: which ones are nearly as
- *  small is known when the least is. */
+ *  small is known when the least is. by_size: without what is meant for larger vectors. */
 static enum hkt_status choose(const struct hkt__select_args *args, const struct hkt__prices *prices, struct hkt__work_table *table,
-                              const struct hkt__algo **out_algo)
+                              bool by_size, const struct hkt__algo **out_algo)
 {
     const double tie = args->site != NULL && args->site->nhosts > 1 ? TIE_HOSTS : TIE;
     struct weighed least = {.algo = NULL}, best;
@@ -188,7 +188,8 @@ static enum hkt_status choose(const struct hkt__select_args *args, const struct 
         for (int i = 0; i < hkt__algo_count; i++) {
             struct weighed one;
 
-            if (hkt__algos[i].info.coll != args->coll || (double)args->bytes * prices->crowd < (double)hkt__algos[i].bytes_min ||
+            if (hkt__algos[i].info.coll != args->coll ||
+                (by_size && (double)args->bytes * prices->crowd < (double)hkt__algos[i].bytes_min) ||
                 hkt__unfit(&hkt__algos[i], args)[0] != '\0')
                 continue;
             const enum hkt_status rc = weigh(&hkt__algos[i], args, prices, table, &one);
@@ -231,7 +232,9 @@ enum hkt_status hkt__select(const struct hkt__select_args *args, const struct hk
     } else if (tuned != NULL) {
         best = &hkt__algos[tuned->algo];
     } else {
-        rc = choose(args, prices, table, &best);
+        rc = choose(args, prices, table, true, &best);
+        if (rc == HKT_OK && best == NULL) /* all others are forbidden */
+            rc = choose(args, prices, table, false, &best);
     }
     if (rc < 0)
         return rc;

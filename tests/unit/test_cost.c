@@ -330,6 +330,32 @@ static void the_least_prediction_wins(void **state)
     hkt__work_table_destroy(table);
 }
 
+/** Of those that are left it does not matter for what sizes they are meant. */
+static void what_is_forbidden_is_not_chosen(void **state)
+{
+    const struct hkt__algo *left = find(HKT_ALL_GATHER, "write_user");
+    const struct hkt__prices prices = memory_prices(1);
+    struct hkt__select_args args = some_args(1024);
+    struct hkt__work_table *table;
+    struct hkt__choice choice = {.algo = NULL};
+    struct hkt__wish wish = {.forced = {NULL}};
+
+    (void)state;
+    args.coll = HKT_ALL_GATHER;
+    args.wish = &wish;
+    assert_int_equal(hkt__work_table_create(&table), HKT_OK);
+    assert_int_equal(hkt__select(&args, &prices, table, &choice), HKT_OK);
+    assert_ptr_not_equal(choice.algo, left);
+    for (int i = 0; i < hkt__algo_count; i++)
+        wish.forbidden[i] = &hkt__algos[i] != left;
+    assert_int_equal(hkt__select(&args, &prices, table, &choice), HKT_OK);
+    assert_ptr_equal(choice.algo, left);
+    wish.forbidden[left - hkt__algos] = true;
+    assert_int_equal(hkt__select(&args, &prices, table, &choice), HKT_ERR_UNSUPPORTED);
+    assert_non_null(strstr(hkt_last_error(), "HOCKET_ALGO forbids"));
+    hkt__work_table_destroy(table);
+}
+
 /* ---- tables ---- */
 
 static const struct hkt__tune_key here = {.version = "0.1.0", .cpu = "Some CPU @ 2 GHz", .transport = "shm", .cores = 2,
@@ -653,6 +679,7 @@ int main(void)
         cmocka_unit_test(waiting_for_all_takes_turns),
         cmocka_unit_test(nothing_is_predicted_below_the_bound),
         cmocka_unit_test(the_least_prediction_wins),
+        cmocka_unit_test(what_is_forbidden_is_not_chosen),
         cmocka_unit_test(a_table_comes_back_as_written),
         cmocka_unit_test(measured_choices_win),
         cmocka_unit_test(other_machines_tables_are_kept_and_skipped),
