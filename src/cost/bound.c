@@ -94,7 +94,10 @@ static void bound_hosts(const struct hkt__select_args *args, const struct hkt__p
     bound->ns_per_byte = prices->price[HKT__PRICE_NET_WIRE];
     snprintf(bound->text, sizeof bound->text, "%.4g n bytes over the link of the busiest of %d hosts at %.3g GB/s", factor,
              args->site->nhosts, 1 / bound->ns_per_byte);
-    add_latency(args, prices, prices->price[HKT__PRICE_NET_ROUND] + 2 * prices->price[HKT__PRICE_NET_MESSAGE], bound);
+    /* Cores work on messages while others are on the wire. */
+    const double wire_ns = bound->bytes * bound->ns_per_byte, beside_ns = 2 * prices->price[HKT__PRICE_NET_MESSAGE] - wire_ns;
+
+    add_latency(args, prices, prices->price[HKT__PRICE_NET_ROUND] + fmax(0, beside_ns), bound);
 }
 
 /** The price of a byte in the cheaper of two ways; some bytes are in caches, as the model has it. */

@@ -252,7 +252,7 @@ static struct hkt__select_args some_args(size_t bytes)
                                      .slice_bytes = 65536, .scratch_bytes = 4 << 20};
 }
 
-/** Of one row for all it serves; prices of sockets where they are not of memory. */
+/** Of one row for all it serves; prices of sockets, or of a network, where they are not of memory. */
 static void expect_above_bound(const struct hkt__algo *algo, struct hkt__select_args *args, const struct hkt__prices *prices,
                                struct hkt__work_table *table)
 {
@@ -274,6 +274,27 @@ static void expect_above_bound(const struct hkt__algo *algo, struct hkt__select_
                          bound.time_us);
         }
     }
+}
+
+/** 4 ranks on as many hosts, or on 2. */
+static void expect_above_bound_of_hosts(int nhosts)
+{
+    const struct hkt__topo_place places[4] = {{.host = 0}, {.host = (uint64_t)nhosts / 4}, {.host = (uint64_t)nhosts / 2},
+                                              {.host = (uint64_t)nhosts - 1}};
+    struct hkt__select_args args = some_args(0);
+    struct hkt__prices prices = memory_prices(1);
+    struct hkt__work_table *table;
+    struct hkt__site site;
+
+    hkt__prices_net(&prices, 1.25e9, 0);
+    assert_int_equal(hkt__site_make(places, 4, &site), HKT_OK);
+    assert_int_equal(hkt__work_table_create(&table), HKT_OK);
+    args.direct_ok = args.copy_ok = false;
+    args.site = &site;
+    for (int i = 0; i < hkt__algo_count; i++)
+        expect_above_bound(&hkt__algos[i], &args, &prices, table);
+    hkt__work_table_destroy(table);
+    hkt__site_fini(&site);
 }
 
 static void nothing_is_predicted_below_the_bound(void **state)
@@ -298,6 +319,8 @@ static void nothing_is_predicted_below_the_bound(void **state)
         }
         hkt__work_table_destroy(table);
     }
+    expect_above_bound_of_hosts(2);
+    expect_above_bound_of_hosts(4);
 }
 
 static void the_least_prediction_wins(void **state)
