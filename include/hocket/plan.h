@@ -77,7 +77,8 @@ struct hkt_choice_query {
     int registered;          /* 1: the buffers are memory of hkt_mem_alloc */
     double crowd;            /* ranks per core, at least 1 */
     const double *prices;    /* [HKT_PRICE_COUNT] to predict with; NULL: those in force */
-    const struct hkt_topo *topo; /* machines to run on, tcp between hosts; NULL: one, whose ranks are near each other */
+    const struct hkt_topo *topo; /* machines to run on, tcp between hosts; NULL: one, whose ranks are near each other,
+                                  * and over memory, where as many share each core, keep to it (HOCKET_SPREAD) */
     const int *nodes;        /* with topo: [nranks] where each rank runs (hkt_topo_deal) */
 };
 /** One registry row of the collective, as the choice sees it. */

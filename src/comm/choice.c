@@ -219,8 +219,20 @@ struct thought {
     struct hkt__wish wish;                   /* args.wish points to it */
 };
 
-/** The machines that the query names, or one. */
-static enum hkt_status find_site(const struct hkt_choice_query *query, struct hkt__site *out_site)
+/** Whether ranks of this machine that outnumber its CPUs each keep to one (job.c); if so, which. */
+static bool find_homes(const struct hkt_choice_query *query, bool may_keep, struct hkt__topo_place *places)
+{
+    const int share = query->crowd >= 2 && query->crowd < query->nranks ? (int)query->crowd : 0;
+
+    if (query->topo != NULL || !may_keep || share < 2 || query->crowd > share || query->nranks % share != 0)
+        return false;
+    for (int r = 0; r < query->nranks; r++)
+        places[r].core = r / share;
+    return true;
+}
+
+/** The machines that the query names, or one, whose ranks may keep to its cores. */
+static enum hkt_status find_site(const struct hkt_choice_query *query, bool may_keep, struct hkt__site *out_site)
 {
     struct hkt__topo_place *places = hkt__calloc((size_t)query->nranks, sizeof *places);
     enum hkt_status rc = HKT_OK;
@@ -229,10 +241,12 @@ static enum hkt_status find_site(const struct hkt_choice_query *query, struct hk
         return hkt__fail(HKT_ERR_NOMEM, "no memory for the places of %d ranks", query->nranks);
     if (query->topo != NULL)
         rc = hkt__topo_places(query->topo, query->nodes, query->nranks, places);
+    const bool is_known = find_homes(query, may_keep, places) || query->topo != NULL;
+
     if (rc == HKT_OK)
         rc = hkt__site_make(places, query->nranks, out_site);
     hkt__free(places);
-    if (rc == HKT_OK && query->topo != NULL)
+    if (rc == HKT_OK && is_known)
         hkt__site_crowd(out_site, query->crowd);
     return rc;
 }
@@ -304,7 +318,7 @@ static enum hkt_status think(const struct hkt_choice_query *query, struct though
     if (rc == HKT_OK)
         rc = find_caps(query->transport, &caps);
     if (rc == HKT_OK)
-        rc = find_site(query, &out->site);
+        rc = find_site(query, settings->spread && (caps.flags & HKT__TP_MEMORY) != 0, &out->site);
     if (rc == HKT_OK)
         rc = load_tune(settings, query->nranks, &out->tune);
     if (rc < 0) {

@@ -94,11 +94,13 @@ class Machines(InFolder):
             self.assertNotEqual(self.output(*args, line), self.output(*args, line, HOCKET_SLICE_BYTES='96K'), line)
 
     def test_why_where_ranks_share_cores(self):
-        args = ('explain', 'all_gather', '--why', '-n', '4', '--bytes', '64', '--crowd', '2', '--json', '--topo')
-        one_each, two_each = ({row['algorithm']: row.get('predicted_us') for row in json.loads(self.output(*args, line))['candidates']}
-                              for line in ('core:4', 'core:2'))
+        args = ('explain', 'all_gather', '--why', '-n', '4', '--bytes', '64', '--crowd', '2', '--json')
+        one_each, two_each, here = ({row['algorithm']: row.get('predicted_us')
+                                     for row in json.loads(self.output(*args, *more, HOCKET_TUNE='off', HOCKET_CMA='0'))['candidates']}
+                                    for more in (('--topo', 'core:4'), ('--topo', 'core:2'), ()))
         self.assertEqual(one_each['hierarchical'], one_each['recursive_doubling'])
         self.assertLess(two_each['hierarchical'], two_each['recursive_doubling']) # whose last wait is for the other core
+        self.assertEqual(here, two_each) # ranks keep to cores, by themselves
 
     def test_why_with_one_set_apart_for_large_vectors(self):
         for size, choice in (('256K', r'direct_user .* chosen: the least of those for vectors of this size\n  write_user'),
