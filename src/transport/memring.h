@@ -51,6 +51,7 @@
 #define HKT__RING_INLINE 32   /* largest payload that travels in the header's line */
 #define HKT__RING_SMALL HKT__TP_SMALL /* largest payload that does not need a data slot */
 #define HKT__RING_CREDIT 8u   /* small frames released between two stores of the count */
+#define HKT__RING_ASKED 16384 /* largest payload whose successor's place is asked for ahead */
 #define HKT__RING_AHEAD 2u    /* lines from the one being written to that which is asked for meanwhile */
 
 /** One frame's header and small payload. Same order of fields as struct hkt__frame_header. */
@@ -143,6 +144,19 @@ static inline void hkt__ring_seal(struct hkt__ring_tx *tx, size_t bytes, const s
     atomic_store_explicit(&line->seq, tx->sent, memory_order_release); /* R1: publishes the frame; pairs with A1 in peek */
 }
 
+/** Ask for where the next frame goes, if it is as long as this one: its reader has these lines from the last lap, and they come back
+ *  while this frame is on its way. Small ones lie one after the other, where the processor fetches ahead by itself: asked for
+ *  besides, exchanges of 256 bytes took 1.08 of the time. */
+static inline void hkt__ring_ask(const struct hkt__ring_tx *tx, size_t bytes)
+{
+    const unsigned char *place = hkt__ring_place(&tx->mem, tx->sent, bytes);
+
+    if (bytes <= HKT__RING_SMALL || bytes > HKT__RING_ASKED)
+        return;
+    for (size_t at = 0; at < bytes; at += HKT__LINE)
+        hkt__prefetch_write(place + at);
+}
+
 /** Publish the first `bytes` bytes of the room given last. */
 static inline void hkt__ring_publish(struct hkt__ring_tx *tx, size_t bytes, const struct hkt__stamp *stamp)
 {
@@ -154,6 +168,7 @@ static inline void hkt__ring_publish(struct hkt__ring_tx *tx, size_t bytes, cons
             memcpy(place, tx->room, bytes);
     }
     hkt__ring_seal(tx, bytes, stamp);
+    hkt__ring_ask(tx, bytes);
 }
 
 /** The room, the copy and the publishing of a small frame (at most HKT__RING_SMALL bytes) in one. AGAIN: the ring is full. */
