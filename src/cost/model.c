@@ -41,6 +41,9 @@
 #define SMALL_SHARE 0.067   /* of the payload's cost, at least */
 #define LANES_SHARE 0.3     /* of the lines of a small payload: one of several that come side by side */
 #define SLOT_SHARE 0.26     /* for the steps of one that is not small */
+#define ASKED_BYTES 12000.0 /* of an exchanged payload that cost as much as one, its place having been asked for (hkt__ring_ask) */
+#define ASKED_FIXED 0.067
+#define ASKED_MOST 1.3
 #define STREAM_GAP 0.12     /* lines of one message after the other travel no faster: 32 bytes to one rank take 110 ns, twice 32 190 */
 
 const struct hkt__price_info hkt__price_infos[HKT__PRICE_COUNT] = {
@@ -180,6 +183,7 @@ struct rates {
     bool far;
     bool over_sockets;        /* as of prices */
     bool has_lanes;           /* messages go on several */
+    bool asks;                /* every rank waits, on a core of its own: places of payloads come back meanwhile */
     double gap;               /* rounds that a message takes of a rank's time where nobody waits */
     double crush, read_crush; /* what system calls on memory of peers cost, as a multiple of their prices; bytes so read */
 };
@@ -216,8 +220,8 @@ static void add_bytes(double *amounts, enum hkt__price first, double bytes, cons
 
 /** How much of the cost of a payload a message of some bytes pays. Its first lines come one after the other, further ones are fetched
  *  ahead, more of them the longer it is; and what is not small goes in several steps. Small ones on different lanes come side by
- *  side, unless ranks wait for each other. Sockets make no difference. */
-static double payload_share(double bytes, const struct rates *rates)
+ *  side, unless ranks wait for each other; then places of larger ones come back in time, of which `asks` tells. Sockets make no difference. */
+static double payload_share(double bytes, bool asks, const struct rates *rates)
 {
     const double lines = fmin(1, sqrt(bytes / (rates->over_sockets ? PAYLOAD_BYTES_SOCKETS : PAYLOAD_BYTES)));
 
@@ -225,6 +229,8 @@ static double payload_share(double bytes, const struct rates *rates)
         return 0;
     if (rates->over_sockets)
         return lines;
+    if (bytes > SMALL_BYTES && asks)
+        return fmax(sqrt(SMALL_BYTES / PAYLOAD_BYTES), fmin(ASKED_MOST, ASKED_FIXED + bytes / ASKED_BYTES));
     if (bytes > SMALL_BYTES)
         return SLOT_SHARE + (1 - SLOT_SHARE) * lines;
     return fmax(SMALL_SHARE, lines * (rates->has_lanes ? LANES_SHARE : 1));
@@ -238,7 +244,8 @@ static void add_work(double *amounts, const struct hkt__work *work, double n, do
     amounts[HKT__PRICE_ROUND] += times * rates->gap * work->messages;
     if (work->parcels > 0)
         amounts[HKT__PRICE_PAYLOAD] +=
-            times * work->parcels * payload_share(n * (work->sent + work->received + work->fresh) / work->parcels, rates);
+            times * work->parcels *
+            payload_share(n * (work->sent + work->received + work->fresh) / work->parcels, rates->asks && work->fresh <= 0, rates);
     amounts[HKT__PRICE_STEP] += times * work->steps;
     amounts[rates->far ? HKT__PRICE_FAR_ACCESS : HKT__PRICE_ACCESS] +=
         times * rates->crush * (work->accesses + (rates->far ? fmax(0, n * work->bounced / BOUNCE_BYTES - 1) : 0));
@@ -387,6 +394,7 @@ void hkt__model_amounts(const struct hkt__profile *profile, const struct hkt__pr
     const double net_burden = burden_of(profile->net_peers, NET_PEER_SHARE, NET_PEERS_MEASURED);
     struct dearest first = {.prices = prices, .ns = -1}, rest = {.prices = prices, .ns = -1};
     struct rates rates = {.far = args->far, .over_sockets = prices->over_sockets, .has_lanes = profile->nlanes > 1 && profile->wait < 1,
+                          .asks = profile->wait >= 1 && prices->crowd <= 1 && !prices->over_sockets,
                           .gap = profile->wait < 1 && prices->crowd <= 1 && !prices->over_sockets ? STREAM_GAP : 0,
                           .crush = args->far ? crush_of(profile) : 1,
                           .read_crush = args->far ? read_crush_of(profile) : 1};
