@@ -41,8 +41,10 @@ hkt__build_fn hkt__build_all_gather_hierarchical, hkt__build_broadcast_hierarchi
 hkt__build_fn hkt__build_reduce_hierarchical, hkt__build_barrier_hierarchical;
 /* leaders.c */
 hkt__build_fn hkt__build_all_reduce_leaders, hkt__build_all_gather_leaders;
+/* hierarchical_gather.c */
+hkt__build_fn hkt__build_gather_hierarchical, hkt__build_scatter_hierarchical;
 /* grid.c */
-hkt__build_fn hkt__build_all_to_all_grid;
+hkt__build_fn hkt__build_all_to_all_grid, hkt__build_all_to_all_hierarchical;
 /* neighbor.c */
 hkt__build_fn hkt__build_all_gather_neighbor_exchange;
 /* pairwise.c */

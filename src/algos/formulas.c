@@ -266,6 +266,16 @@ double hkt__messages_2_levels(int p)
     return 2 * sum_over_levels(p, one_less);
 }
 
+double hkt__volume_levels(int p)
+{
+    const struct hkt__levels levels = hkt__levels_default(p);
+    double shares = 0;
+
+    for (int i = 0; i < levels.count; i++)
+        shares += hkt__cost_share(levels.sizes[i]);
+    return shares;
+}
+
 double hkt__rounds_levels_down(int p)
 {
     return sum_over_levels(p, floor_log);

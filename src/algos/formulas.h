@@ -33,6 +33,7 @@ hkt__formula hkt__messages_grid, hkt__volume_grid;
  * by one, then a round per level; depth of binomial trees of each level when messages overlap (down), or are taken one by one (up). */
 hkt__formula hkt__rounds_levels, hkt__rounds_2_levels, hkt__messages_levels, hkt__messages_2_levels, hkt__rounds_levels_both;
 hkt__formula hkt__rounds_levels_down, hkt__rounds_levels_up;
+hkt__formula hkt__volume_levels; /* all-to-all: (g - 1) / g for each */
 hkt__formula hkt__rounds_leaders, hkt__messages_leaders; /* all-reduce; the latter is the volume, too */
 hkt__formula hkt__rounds_leaders_gather, hkt__messages_leaders_gather, hkt__volume_leaders_gather;
 

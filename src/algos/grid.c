@@ -1,43 +1,60 @@
-/* All-to-all on a grid: ranks are cells of `width` columns, a row being consecutive ranks: the innermost groups, or
- * else p = width * height, as near to a square as it divides. First every rank sends along its row what is for each
- * column, then, along its column, what is for each row. Fewer and larger messages, width + height - 2 instead of p -
- * 1, for twice the bytes; and where a row is a host, all that leaves it goes in height - 1 messages a rank.
+/* All-to-all by the digits of ranks: first every rank sends to the others of its group of the innermost level (levels.h) what
+ * is for ranks of their place, then, at each level outwards, what it got so far. A block travels once per level; what leaves a
+ * host goes in one message to each other host. On a grid p = a b, near a square, these are its rows and columns.
  *
- * Cost two rounds, (2 p - width - height)/p n. Source: folklore; see Bruck et al., IEEE TPDS 8(11), 1997, of which this
- *   is the two-digit case, and the two-dimensional all-to-all of Tutel (Hwang et al., MLSys 2023). */
+ * Cost: a round of g - 1 messages and (g-1)/g n for each level of g members. Source: folklore; the two-digit case is in Bruck
+ *   et al., IEEE TPDS 8(11), 1997, and Tutel (Hwang et al., MLSys 2023). */
 #include "algos/builders.h"
 #include "algos/levels.h"
 #include "algos/patterns.h"
 
-/* Slot x + width * y holds, between the phases, the block of the rank in column x of this row for the one in row y of
- * this column: so what a rank receives is a column of slots, and what it sends on a row. */
+/* Between levels the p blocks of a rank lie in one area of scratch. The block's number has the digits of where it goes, those
+ * of the levels done replaced by where it comes from, and the next level's is the last digit: so what one member is to have
+ * lies a group's size apart, and what it sends is a run, in front of which the level's digit becomes the first. After the
+ * outermost level that is the order of OUT. */
+static struct hkt__operand blocks(struct hkt__builder *b, enum hkt__buf buf, int area, struct hkt__span at, int count)
+{
+    if (buf != HKT__SCRATCH)
+        return hkt__range(b, buf, at.start, at.stride, count);
+    return hkt__slots(b, area * b->nranks + at.start, at.stride, hkt__range(b, HKT__IN, 0, 0, count));
+}
+
+static void exchange_by_levels(struct hkt__builder *b, const struct hkt__levels *levels)
+{
+    for (int i = 0; i < levels->count; i++) {
+        const struct hkt__level level = hkt__level(levels, i, b->rank);
+        const int count = b->nranks / level.size, area = i % 2;
+        const enum hkt__buf from = i == 0 ? HKT__IN : HKT__SCRATCH, to = i < levels->count - 1 ? HKT__SCRATCH : HKT__OUT;
+
+        for (int k = 0; k < level.size; k++) {
+            const int next = (level.at + k) % level.size, prev = (level.at - k + level.size) % level.size;
+            const struct hkt__operand given = blocks(b, from, 1 - area, (struct hkt__span){ next, level.size, 0 }, count);
+            const struct hkt__operand taken = blocks(b, to, area, (struct hkt__span){ prev * count, 1, 0 }, count);
+
+            if (k == 0) {
+                hkt__copy(b, 0, taken, given);
+                continue;
+            }
+            hkt__send(b, hkt__level_member(&level, b->rank, next), 0, given);
+            hkt__recv(b, hkt__level_member(&level, b->rank, prev), 0, taken);
+        }
+    }
+}
+
+void hkt__build_all_to_all_hierarchical(struct hkt__builder *b)
+{
+    const struct hkt__levels levels = hkt__levels_of(b);
+
+    if (levels.count == 1) /* one level has no scratch between two */
+        hkt__build_all_to_all_pairwise(b);
+    else
+        exchange_by_levels(b, &levels);
+}
+
 void hkt__build_all_to_all_grid(struct hkt__builder *b)
 {
-    const int width = b->levels != NULL ? b->levels->sizes[0] : hkt__near_square(b->nranks), height = b->nranks / width;
-    const int x = b->rank % width, y = b->rank / width;
+    const int width = hkt__near_square(b->nranks);
+    const struct hkt__levels levels = { 2, { width, b->nranks / width }, 0 };
 
-    for (int k = 0; k < width; k++) {
-        const int to = (x + k) % width, from = (x - k + width) % width;
-        const struct hkt__operand for_column = hkt__range(b, HKT__IN, to, width, height);
-        const struct hkt__operand column = hkt__slots(b, from, width, hkt__range(b, HKT__IN, 0, 0, height));
-
-        if (k == 0) {
-            hkt__copy(b, 0, column, for_column);
-            continue;
-        }
-        hkt__send(b, to + width * y, 0, for_column);
-        hkt__recv(b, from + width * y, 0, column);
-    }
-    for (int k = 0; k < height; k++) {
-        const int to = (y + k) % height, from = (y - k + height) % height;
-        const struct hkt__operand row = hkt__scratch(b, width * to, hkt__range(b, HKT__IN, 0, 0, width));
-        const struct hkt__operand from_row = hkt__range(b, HKT__OUT, width * from, 1, width);
-
-        if (k == 0) {
-            hkt__copy(b, 0, from_row, row);
-            continue;
-        }
-        hkt__send(b, x + width * to, 0, row);
-        hkt__recv(b, x + width * from, 0, from_row);
-    }
+    exchange_by_levels(b, &levels);
 }
