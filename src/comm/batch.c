@@ -56,6 +56,14 @@ static enum hkt_status collective_expired(const struct hkt__collective *call)
     return expired(comm, waits, peer, who);
 }
 
+/** Over which route all comes that a collective waits for; -1: over several, or it is not known. */
+static int waits_on(const struct hkt__collective *work)
+{
+    const struct hkt_comm *comm = work->call->comm;
+
+    return work->state == HKT__COLLECTIVE_RUNNING ? hkt__run_blocked_route(comm->run, comm->routes.tp_of) : -1;
+}
+
 /** After a poll that moved nothing: wait a little. OK: poll again. */
 static enum hkt_status wait_a_little(const struct hkt__collective *work, struct hkt__wait *wait)
 {
@@ -66,7 +74,7 @@ static enum hkt_status wait_a_little(const struct hkt__collective *work, struct 
         return hkt__comm_report(comm);
     advice = hkt__wait_idle(wait);
     if (advice == HKT__WAIT_PARK)
-        hkt__comm_park(comm, wait->sleep_ns);
+        hkt__comm_park(comm, waits_on(work), wait->sleep_ns);
     if (advice == HKT__WAIT_TELL)
         hkt__notes_tell(comm, &hkt__far_waiting(work)->bind->stamp);
     return advice == HKT__WAIT_EXPIRED ? HKT_ERR_TIMEOUT : HKT_OK;
@@ -277,7 +285,7 @@ static enum hkt_status drive_shares(struct share *shares, size_t nshares, struct
                     hkt__notes_tell(shares[i].comm, &hkt__far_waiting(&shares[i].work)->bind->stamp);
             } else {
                 /* Sleep on one of them only; the others are looked at again soon. */
-                hkt__comm_park(shares[i].comm, nshares > 1 ? 100000 : wait.sleep_ns);
+                hkt__comm_park(shares[i].comm, -1, nshares > 1 ? 100000 : wait.sleep_ns);
                 break;
             }
         }

@@ -496,17 +496,24 @@ void hkt__comm_free(struct hkt_comm *comm)
     hkt__free(comm);
 }
 
-void hkt__comm_park(struct hkt_comm *comm, int64_t timeout_ns)
+void hkt__comm_park(struct hkt_comm *comm, int route, int64_t timeout_ns)
 {
-    /* With several transports a sleeper on one would miss the others: then it sleeps briefly, on the slowest, which is the
-     * last. */
-    const int64_t bound_ns = comm->routes.ndoms > 1 && timeout_ns > 100000 ? 100000 : timeout_ns;
+    /* A sleeper on one transport misses the others. Where they may matter it sleeps briefly, on the slowest, which is the last;
+     * and who sleeps on another one has the frames sent that the last has not taken yet, before and now and then. */
+    const int64_t brief_ns = timeout_ns > 100000 ? 100000 : timeout_ns;
+    bool is_last = true;
 
     for (int t = HKT__TRANSPORTS_MAX - 1; t >= 0; t--) {
-        if (comm->routes.doms[t] != NULL) {
-            comm->routes.doms[t]->ops->park(comm->routes.doms[t], bound_ns);
+        struct hkt__tp_dom *dom = comm->routes.doms[t];
+
+        if (dom == NULL)
+            continue;
+        if (route < 0 || route == t) {
+            dom->ops->park(dom, comm->routes.ndoms == 1 || (is_last && route == t) ? timeout_ns : brief_ns);
             return;
         }
+        dom->ops->park(dom, 0);
+        is_last = false;
     }
 }
 

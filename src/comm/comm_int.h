@@ -316,7 +316,7 @@ void hkt__registered_fini(struct hkt_comm *comm);
 /** Does a buffer lie in registered memory? */
 bool hkt__registered_covers(const struct hkt_comm *comm, const void *data, size_t bytes);
 
-/** Sleep on the communicator's transports. */
-void hkt__comm_park(struct hkt_comm *comm, int64_t timeout_ns);
+/** Sleep until what comes over a route wakes it, or for a while. route: as in routes.tp_of; -1: any. */
+void hkt__comm_park(struct hkt_comm *comm, int route, int64_t timeout_ns);
 
 #endif

@@ -129,5 +129,7 @@ HKT_NODISCARD enum hkt_status hkt__run_poll(struct hkt__run *run);
 void hkt__run_describe(const struct hkt__run *run, char *out_text, size_t bytes);
 /** Rank the first blocked queue waits for, -1 if none. */
 int hkt__run_blocked_on(const struct hkt__run *run);
+/** The one route of all that would let the run go on, given the route to each rank; -1: there are several, or none is known. */
+int hkt__run_blocked_route(const struct hkt__run *run, const unsigned char *route_of);
 
 #endif

@@ -177,6 +177,27 @@ static size_t send_limit(const struct hkt__run *run, const struct hkt__cursor *c
     return feeder->open ? feeder->done : 0;
 }
 
+int hkt__run_blocked_route(const struct hkt__run *run, const unsigned char *route_of)
+{
+    int route = -1;
+
+    for (int32_t i = 0; i < run->nactive; i++) {
+        const struct hkt__cursor *cursor = &run->cursors[run->active[i]];
+        const struct hkt__plan_queue *queue = &run->plan->queues[cursor->queue];
+
+        if (!cursor->open) /* it waits for another queue */
+            continue;
+        if (queue->peer < 0)
+            return -1;
+        if (queue->kind == HKT__QUEUE_TX && cursor->done >= send_limit(run, cursor, &run->plan->entries[queue->first + cursor->pos]))
+            continue; /* for its feeder */
+        if (route >= 0 && route != route_of[queue->peer])
+            return -1;
+        route = route_of[queue->peer];
+    }
+    return route;
+}
+
 static enum hkt_status advance_entry(struct hkt__run *run, struct hkt__cursor *cursor, const struct hkt__entry *entry)
 {
     const bool is_empty = cursor->total == 0 && run->bind->empty_frames;

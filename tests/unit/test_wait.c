@@ -1,8 +1,9 @@
 /* What could break: a wait that never says that it is long, or says so at every turn; one that makes others' sleep its own
  * while it should only yield; a deadline that is missed because of it; a move that does not start it over; ranks that share
  * cores and do not give them to each other, or crowd on one of them; one that moves where it may not, or stays bound there; a
- * rest where somebody waits for the one that rests, or that is taken twice; who waits for another thread to leave a turn, and
- * only yields: under a real-time policy to nobody. */
+ * rest where somebody waits for the one that rests, or that is taken twice; a sleep on a transport by a rank that waits for
+ * another one, or a long sleep where several may bring news; who waits for another thread to leave a turn, and only yields: under a
+ * real-time policy to nobody. */
 #include <pthread.h>
 #include <sched.h>
 #include <setjmp.h>
@@ -16,6 +17,7 @@
 #include <cmocka.h>
 
 #include "comm/comm_int.h"
+#include "exec/run.h"
 #include "exec/seats.h"
 #include "exec/wait.h"
 
@@ -330,6 +332,79 @@ static void who_moves_is_free_again_and_who_is_bound_stays(void **state)
     assert_int_equal(sched_setaffinity(0, sizeof before, &before), 0);
 }
 
+/** Which transport is all that a run waits for? Queue 0 receives from rank 0, 1 from rank 1; 2 sends to rank 1 what 0 receives. */
+static void a_run_waits_for_what_could_let_it_go_on(void **state)
+{
+    enum { NONE = 0, OPEN = 1, MEMORY = 4, SOCKETS = 9 };
+    static const unsigned char route_of[] = {MEMORY, SOCKETS};
+    static const struct {
+        bool open[3];
+        size_t got, sent; /* of the fused pair, bytes */
+        int route;
+    } cases[] = {
+        {{OPEN, NONE, NONE}, 0, 0, MEMORY},
+        {{NONE, OPEN, NONE}, 0, 0, SOCKETS},
+        {{NONE, NONE, NONE}, 0, 0, -1},
+        {{OPEN, OPEN, NONE}, 0, 0, -1},
+        {{OPEN, NONE, OPEN}, 64, 64, MEMORY}, /* all that came was sent */
+        {{OPEN, NONE, OPEN}, 64, 32, -1},     /* there is no room for it */
+        {{NONE, OPEN, OPEN}, 64, 32, SOCKETS},
+    };
+    struct hkt__plan_queue queues[] = {{.kind = HKT__QUEUE_RX, .peer = 0, .count = 1},
+                                       {.kind = HKT__QUEUE_RX, .peer = 1, .first = 1, .count = 1},
+                                       {.kind = HKT__QUEUE_TX, .peer = 1, .first = 2, .count = 1}};
+    struct hkt__entry entries[] = {{.kind = HKT__RECV, .feeder = -1}, {.kind = HKT__RECV, .feeder = -1}, {.kind = HKT__SEND}};
+    const struct hkt__plan plan = {.nqueues = 3, .queues = queues, .entries = entries};
+    int32_t active[] = {0, 1, 2};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct hkt__cursor cursors[3] = {{.open = cases[i].open[0], .done = cases[i].got, .total = 128},
+                                         {.queue = 1, .open = cases[i].open[1], .total = 128},
+                                         {.queue = 2, .open = cases[i].open[2], .done = cases[i].sent, .total = 128}};
+        const struct hkt__run run = {.plan = &plan, .nactive = 3, .ncursors = 3, .cursors = cursors, .active = active};
+
+        assert_int_equal(hkt__run_blocked_route(&run, route_of), cases[i].route);
+    }
+}
+
+struct bed {
+    struct hkt__tp_dom dom; /* first */
+    int64_t slept_ns;       /* -1: not at all */
+};
+
+static void lie(struct hkt__tp_dom *dom, int64_t timeout_ns)
+{
+    ((struct bed *)dom)->slept_ns = timeout_ns;
+}
+
+static void who_waits_for_one_transport_sleeps_there(void **state)
+{
+    static const struct hkt__tp_ops ops = {.park = lie};
+    static const struct {
+        int ndoms, route;
+        int64_t memory_ns, sockets_ns;
+    } cases[] = {
+        {2, -1, -1, MS / 10}, /* wakes to look at memory */
+        {2, 0, MS / 10, 0},   /* the sockets send what is left over */
+        {2, 1, -1, MS},
+        {1, -1, MS, -1},
+        {1, 0, MS, -1},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct bed memory = {{&ops}, -1}, sockets = {{&ops}, -1};
+        struct hkt_comm comm = {.routes = {.doms = {&memory.dom}, .ndoms = cases[i].ndoms}};
+
+        if (cases[i].ndoms > 1)
+            comm.routes.doms[1] = &sockets.dom;
+        hkt__comm_park(&comm, cases[i].route, MS);
+        assert_int_equal(memory.slept_ns, cases[i].memory_ns);
+        assert_int_equal(sockets.slept_ns, cases[i].sockets_ns);
+    }
+}
+
 struct drain {
     struct hkt__turn turn;
     _Atomic int tid, has_ended;
@@ -394,6 +469,8 @@ int main(void)
         cmocka_unit_test(a_wait_feels_who_else_wants_the_core),
         cmocka_unit_test(the_last_of_a_full_core_moves),
         cmocka_unit_test(who_moves_is_free_again_and_who_is_bound_stays),
+        cmocka_unit_test(a_run_waits_for_what_could_let_it_go_on),
+        cmocka_unit_test(who_waits_for_one_transport_sleeps_there),
         cmocka_unit_test(who_waits_for_another_to_leave_a_turn_sleeps),
     };
 
