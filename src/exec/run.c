@@ -5,6 +5,10 @@
  * have finished since the communicator began; all ranks run the same plans, so the numbers mean the same everywhere.
  *   W1 (announce_slices): release after this rank's last access to peers' scratch of the slice.
  *   W2 (peers_finished): acquire; what the peer read before W1 was read before this rank overwrites it.
+ * Rounds of instances that use little of them lie side by side in them, until all ranks together have used SHIFT_BYTES of the same
+ * one: lines that peers have read cost their owner half as much to write once 128 KiB of others have been (4 ns instead of 8, with any
+ * kind of store; 2 cores of a Xeon). 2 ranks in place, 8, 16 and 32 KiB: all_gather by direct 1.47, 2.31 and 4.1 us, and now 1.36, 2.03
+ * and 3.5; all_reduce of 16 KiB by two_shot 4.3, and 3.8 (2026-11-30). To W1 and W2 it is the same instance.
  *
  * Pace. Nothing is sent of a slice that is further ahead than that of the oldest one unfinished here, scratch or not. Where no
  * message waits for another, ranks would else send all they have before they receive anything, and sockets take megabytes: the
@@ -15,6 +19,9 @@
 
 #include "core/error.h"
 #include "core/mem.h"
+
+#define SHIFT_MIN ((size_t)2048)    /* what is smaller stays in a first-level cache, and gained nothing */
+#define SHIFT_BYTES ((size_t)65536) /* of all ranks: 8 on 2 cores take 6 % longer with 4 times as much */
 
 enum hkt_status hkt__run_create(struct hkt__exec_env *env, struct hkt__run **out_run)
 {
@@ -300,6 +307,20 @@ static void begin_with_send(struct hkt__run *run, struct hkt__cursor *cursor, co
         close_entry(run, cursor, queue->count);
 }
 
+/** By how much, and how often, rounds of instances are shifted within them. */
+static void shift_scratch(struct hkt__run *run)
+{
+    const size_t used = run->bind->scratch_pitch * (size_t)run->plan->shape.scratch_chunks, ranks = (size_t)run->env->nranks;
+
+    run->scratch_shift = 0;
+    run->scratch_shifts = 1;
+    if (!run->plan->direct || used < SHIFT_MIN)
+        return;
+    while (run->scratch_shifts * used * ranks < SHIFT_BYTES && 2 * run->scratch_shifts * used <= hkt__exec_instance_bytes(run->env, true))
+        run->scratch_shifts *= 2;
+    run->scratch_shift = used;
+}
+
 void hkt__run_start(struct hkt__run *run, const struct hkt__plan *plan, const struct hkt__bind *bind)
 {
     struct hkt__exec_env *env = run->env;
@@ -308,6 +329,7 @@ void hkt__run_start(struct hkt__run *run, const struct hkt__plan *plan, const st
     run->plan = plan;
     run->bind = bind;
     run->direct_base = env->direct_slices;
+    shift_scratch(run);
     run->slices_free = 0;
     run->slices_near = HKT__SCRATCH_INSTANCES;
     run->slices_told = 0;

@@ -24,6 +24,8 @@ struct hkt__run {
     const struct hkt__plan *plan;
     const struct hkt__bind *bind;
     uint64_t direct_base;      /* slices of direct plans before this run */
+    size_t scratch_shift;      /* direct: bytes that a round of instances lies after the one before, */
+    uint64_t scratch_shifts;   /* for so many rounds; then again from the start: a power of 2 */
     int32_t slices_free;       /* slices whose scratch instance is known to be free: [0, slices_free) */
     int32_t slices_near;       /* slices that may be sent: [0, slices_near) */
     int32_t slices_told;       /* direct: slices announced as done to peers */

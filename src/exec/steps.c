@@ -25,10 +25,11 @@ static char *buffer_base(const struct hkt__run *run, int buf, int rank, int32_t 
     const bool direct = run->plan->direct;
 
     if (buf == HKT__SCRATCH) {
-        const uint64_t instance = (direct ? run->direct_base + (uint64_t)slice : (uint64_t)slice) % HKT__SCRATCH_INSTANCES;
+        const uint64_t count = direct ? run->direct_base + (uint64_t)slice : (uint64_t)slice, instance = count % HKT__SCRATCH_INSTANCES;
         char *base = direct ? (char *)(env->windows[rank] + 1) : env->scratch;
 
-        return base + instance * hkt__exec_instance_bytes(env, direct);
+        return base + instance * hkt__exec_instance_bytes(env, direct) +
+               (count / HKT__SCRATCH_INSTANCES & (run->scratch_shifts - 1)) * run->scratch_shift;
     }
     if (rank != env->rank) {
         const struct hkt__published *theirs = &env->windows[rank]->buffers[buf];
