@@ -1,6 +1,7 @@
 /* Reading the text form of a graph (text.h). Lines are taken one by one; the indentation says in which of the open nodes the
  * next one lies. Whatever fails, the error begins with "NAME:LINE: ". */
 #include <errno.h>
+#include <inttypes.h>
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,8 +11,16 @@
 #include "topology/text.h"
 #include "topology/units.h"
 
+/** A host that says who it is. */
+struct known_host {
+    uint64_t id;
+    int line;
+};
+
 struct reader {
     struct hkt__topo_draft *draft;
+    struct known_host *hosts; /* [nhosts] those with id= */
+    int nhosts, host_room, line; /* line: of the file, the one that is read */
     int32_t open[HKT__TOPO_DEPTH_MAX]; /* node that is open at each depth */
     int depth;                         /* open nodes */
     bool has_links;                    /* nodes may not follow */
@@ -117,6 +126,46 @@ static enum hkt_status take_key(char *word, unsigned *seen, struct hkt_topo_node
     return hkt__topo_parse_link(value, link);
 }
 
+static enum hkt_status note_host(struct reader *reader, uint64_t id)
+{
+    if (reader->nhosts == reader->host_room) {
+        const int room = reader->host_room == 0 ? 16 : reader->host_room * 2;
+        struct known_host *hosts = hkt__realloc(reader->hosts, (size_t)room, sizeof *hosts);
+
+        if (hosts == NULL)
+            return hkt__fail(HKT_ERR_NOMEM, "no memory for the ids of %d hosts", room);
+        reader->hosts = hosts;
+        reader->host_room = room;
+    }
+    reader->hosts[reader->nhosts++] = (struct known_host){ id, reader->line };
+    return HKT_OK;
+}
+
+static int compare_known(const void *x, const void *y)
+{
+    const struct known_host *a = x, *b = y;
+
+    if (a->id != b->id)
+        return a->id < b->id ? -1 : 1;
+    return a->line < b->line ? -1 : 1;
+}
+
+/** Hosts of one id would be one machine to whoever compares them: the first line that repeats one is wrong. */
+static enum hkt_status check_hosts(struct reader *reader, const char *name)
+{
+    const struct known_host *twice = NULL;
+
+    if (reader->nhosts > 0)
+        qsort(reader->hosts, (size_t)reader->nhosts, sizeof *reader->hosts, compare_known);
+    for (int i = 1; i < reader->nhosts; i++)
+        if (reader->hosts[i].id == reader->hosts[i - 1].id && (twice == NULL || reader->hosts[i].line < twice->line))
+            twice = &reader->hosts[i];
+    if (twice == NULL)
+        return HKT_OK;
+    return hkt__fail(HKT_ERR_INVALID, "%s:%d: id=%" PRIx64 " is that of the host of line %d: each host has its own, or none", name,
+                     twice->line, twice->id, twice[-1].line);
+}
+
 static enum hkt_status read_node(struct reader *reader, int depth, char *line)
 {
     struct hkt_topo_node node = { .parent = depth > 0 ? reader->open[depth - 1] : -1 };
@@ -141,6 +190,9 @@ static enum hkt_status read_node(struct reader *reader, int depth, char *line)
 
     if (id < 0)
         return hkt__topo_draft_status(reader->draft);
+    rc = node.id != 0 ? note_host(reader, node.id) : HKT_OK; /* 0: none */
+    if (rc < 0)
+        return rc;
     if (seen & 1u << KEY_LINK) {
         if (node.parent < 0)
             return hkt__fail(HKT_ERR_INVALID, "the net lies in nothing that a link could lead to");
@@ -236,7 +288,7 @@ static enum hkt_status read_all(struct reader *reader, const char *text, size_t 
         const size_t length = (end != NULL ? (size_t)(end - text) : bytes) - at;
         enum hkt_status rc;
 
-        number++;
+        reader->line = ++number;
         if (length >= sizeof line)
             return hkt__fail(HKT_ERR_INVALID, "%s:%d: a line has at most %d characters", name, number,
                              HKT__TOPO_LINE_MAX - 1);
@@ -263,6 +315,9 @@ enum hkt_status hkt__topo_parse(const char *text, size_t bytes, const char *name
     if (reader.draft == NULL)
         return HKT_ERR_NOMEM;
     rc = read_all(&reader, text, bytes, name);
+    if (rc == HKT_OK)
+        rc = check_hosts(&reader, name);
+    hkt__free(reader.hosts);
     if (rc < 0) {
         hkt__topo_draft_destroy(reader.draft);
         return rc;

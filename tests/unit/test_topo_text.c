@@ -139,6 +139,7 @@ static const struct {
     { "  host 0 id=0x1\n", 3, "hexadecimal" },
     { "  host 0 id=12345678123456781\n", 3, "hexadecimal" },
     { "  host 0\n    core 0 id=1\n", 4, "of hosts" },
+    { "  host 0 id=a\n  host 1 id=b\n  host 2\n  host 3 id=0b\n  host 4 id=a\n", 6, "id=b is that of the host of line 4" },
     { "  host 0 bytes=1GiB\n", 3, "of numa and l3" },
     { "  host 0\n    numa 0 bytes=1GB\n", 4, "32MiB" },
     { "  host 0\n    numa 0 bytes=-1GiB\n", 4, "32MiB" },
