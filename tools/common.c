@@ -101,6 +101,11 @@ int hkt_tool_cpus(void)
     return count > 0 ? (int)count : 1;
 }
 
+bool hkt_tool_in_place_counts(enum hkt_coll coll)
+{
+    return coll == HKT_ALL_REDUCE || coll == HKT_REDUCE_SCATTER || coll == HKT_ALL_GATHER || coll == HKT_ALL_TO_ALL;
+}
+
 int hkt_tool_count(const struct hkt_topo *topo, enum hkt_topo_kind kind)
 {
     const struct hkt_topo_node *node;

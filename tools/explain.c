@@ -17,7 +17,8 @@ static const char help_text[] =
     "  -a, --algo NAME   the algorithm\n"
     "  -n, --ranks P     number of ranks, 1 to 1024; default 4\n"
     "  -r, --root R      root of broadcast, reduce, gather, scatter; default 0\n"
-    "  -i, --in-place    send and receive buffer are one\n"
+    "  -i, --in-place    send and receive buffer are one; with --why of all_reduce, reduce_scatter, all_gather, all_to_all:\n"
+    "                    elsewhere it is each rank's own affair, and the choice is the same\n"
     "  -b, --by-rank     the program of each rank instead of the rounds\n"
     "  -L, --lowered     after the lowering passes, as executed; default: as the algorithm wrote it\n"
     "  -j, --json        as JSON\n"
@@ -136,6 +137,9 @@ static int why(struct request *request)
     if (request->query.coll == HKT_SEND_RECV || request->query.algo != NULL)
         return hkt_tool_usage("explain", request->query.algo != NULL ? "--why weighs all algorithms: without --algo (HOCKET_ALGO forces one)"
                                                                      : "send_recv has no algorithms to choose from");
+    if (request->query.in_place && !hkt_tool_in_place_counts(request->query.coll))
+        return hkt_tool_usage("explain", "--in-place: in %s it is a rank's own affair, which the choice does not hang on; leave it out",
+                              hkt_coll_name(request->query.coll));
     if (request->why.by != NULL && request->why.machines == NULL)
         return hkt_tool_usage("explain", "--by says where ranks are on the machines of --topo");
     const double crowd = (double)request->query.nranks / hkt_tool_cpus();

@@ -6,6 +6,7 @@
 #include <stdbool.h>
 #include <stdio.h>
 
+#include "hocket/coll.h"
 #include "hocket/topo.h"
 
 struct cJSON;
@@ -40,6 +41,8 @@ bool hkt_tool_parse_int(const char *text, long min, long max, long *out_value);
 bool hkt_tool_parse_bytes(const char *text, size_t *out_bytes);
 /** CPUs that this process may use: of a container's machine these may be few. At least 1. */
 int hkt_tool_cpus(void);
+/** Whether the choice of algorithm may hang on being in place: where all ranks must agree on it. */
+bool hkt_tool_in_place_counts(enum hkt_coll coll);
 /** Nodes of a kind. */
 int hkt_tool_count(const struct hkt_topo *topo, enum hkt_topo_kind kind);
 /** Print to stdout and free; returns the exit code. */

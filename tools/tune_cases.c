@@ -12,12 +12,6 @@ bool tune_measures(enum hkt_coll coll)
            coll == HKT_REDUCE || coll == HKT_ALL_TO_ALL || coll == HKT_GATHER || coll == HKT_SCATTER || coll == HKT_BARRIER;
 }
 
-/** Where all ranks must agree on being in place, the choice may differ. */
-static bool has_place(enum hkt_coll coll)
-{
-    return coll == HKT_ALL_REDUCE || coll == HKT_REDUCE_SCATTER || coll == HKT_ALL_GATHER || coll == HKT_ALL_TO_ALL;
-}
-
 static bool counts_whole(enum hkt_coll coll)
 {
     return coll == HKT_ALL_REDUCE || coll == HKT_BROADCAST || coll == HKT_REDUCE;
@@ -56,7 +50,7 @@ bool tune_series_get(const struct tune_rank *rank, int index, int factor, struct
         for (int variant = 0; variant < 4; variant++) {
             const bool in_place = (variant & 1) != 0, registered = (variant & 2) != 0;
 
-            if ((in_place && !has_place((enum hkt_coll)coll)) || (registered && (!rank->has_memory || coll == HKT_BARRIER)))
+            if ((in_place && !hkt_tool_in_place_counts((enum hkt_coll)coll)) || (registered && (!rank->has_memory || coll == HKT_BARRIER)))
                 continue;
             if (index-- > 0)
                 continue;

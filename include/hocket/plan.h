@@ -72,7 +72,7 @@ struct hkt_choice_query {
     enum hkt_coll coll;
     int nranks;
     size_t bytes;            /* the whole vector: of the buffer in all_reduce, broadcast, reduce; of all blocks elsewhere */
-    int in_place;
+    int in_place;            /* counts in all_reduce, reduce_scatter, all_gather, all_to_all; else it is a rank's own affair */
     const char *transport;   /* "thread", "shm" or "tcp" */
     int registered;          /* 1: the buffers are memory of hkt_mem_alloc */
     double crowd;            /* ranks per core, at least 1 */

@@ -84,6 +84,12 @@ static inline bool hkt__coll_is_v(enum hkt_coll coll)
 {
     return coll == HKT_ALL_GATHER_V || coll == HKT_REDUCE_SCATTER_V || coll == HKT_ALL_TO_ALL_V;
 }
+/** Whether all ranks must be in place or none. Elsewhere it is a rank's own affair (a root; a rank whose block is empty),
+ *  and neither the choice nor the messages may depend on it: a test over the registry holds the builders to that. */
+static inline bool hkt__in_place_is_agreed(enum hkt_coll coll)
+{
+    return coll == HKT_ALL_REDUCE || coll == HKT_REDUCE_SCATTER || coll == HKT_ALL_GATHER || coll == HKT_ALL_TO_ALL;
+}
 /** Elements of the collective's whole vector, the same on all ranks. 0 for all_to_all_v, of which no rank knows it. */
 size_t hkt__vector_elems(const struct hkt__call *call);
 

@@ -329,7 +329,8 @@ static enum hkt_status think(const struct hkt_choice_query *query, struct though
 
     out->is_memory = is_memory;
     out->args = (struct hkt__select_args){
-        .coll = query->coll, .nranks = query->nranks, .in_place = query->in_place, .bytes = query->bytes,
+        .coll = query->coll, .nranks = query->nranks, .bytes = query->bytes,
+        .in_place = query->in_place && hkt__in_place_is_agreed(query->coll),
         .direct_ok = is_memory, .user_ok = is_memory && ((caps.flags & HKT__TP_USER) != 0 || query->registered),
         .copy_ok = is_memory && may_copy(query, settings), .ordered = settings->deterministic[0] != '\0',
         .slice_bytes = slice_bytes(settings, &caps, query, out->site.nhosts), .scratch_bytes = (size_t)settings->scratch_bytes,
@@ -382,7 +383,8 @@ enum hkt_status hkt_comm_candidates(struct hkt_comm *comm, const struct hkt_choi
     if (comm == NULL || !query_is_sound(query, out_count))
         return hkt__fail(HKT_ERR_INVALID, "hkt_comm_candidates: comm, query and out_count must not be NULL");
     const struct hkt__select_args args = {
-        .coll = query->coll, .nranks = comm->nranks, .in_place = query->in_place, .bytes = query->bytes,
+        .coll = query->coll, .nranks = comm->nranks, .bytes = query->bytes,
+        .in_place = query->in_place && hkt__in_place_is_agreed(query->coll),
         .direct_ok = comm->routes.all_memory,
         .user_ok = comm->routes.all_user || (comm->routes.all_memory && query->registered),
         .copy_ok = comm->routes.all_copy, .ordered = comm->options.ordered, .slice_bytes = hkt__comm_slice_bytes(comm, query->bytes),

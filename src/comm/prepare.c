@@ -40,13 +40,6 @@ size_t hkt__vector_elems(const struct hkt__call *call)
     }
 }
 
-/** Whether all ranks must be in place or none. Elsewhere it is a rank's own affair (a root; a rank whose block is empty),
- *  and neither the choice nor the messages may depend on it: a test over the registry holds the builders to that. */
-static bool in_place_is_agreed(enum hkt_coll coll)
-{
-    return coll == HKT_ALL_REDUCE || coll == HKT_REDUCE_SCATTER || coll == HKT_ALL_GATHER || coll == HKT_ALL_TO_ALL;
-}
-
 /** What communicator and call say about a case. */
 static struct hkt__select_args select_args(const struct hkt__call *call)
 {
@@ -54,7 +47,7 @@ static struct hkt__select_args select_args(const struct hkt__call *call)
     const size_t bytes = hkt__vector_elems(call) * hkt_dtype_size(call->dtype);
 
     return (struct hkt__select_args){
-        .coll = call->coll, .nranks = comm->nranks, .in_place = call->in_place && in_place_is_agreed(call->coll),
+        .coll = call->coll, .nranks = comm->nranks, .in_place = call->in_place && hkt__in_place_is_agreed(call->coll),
         .direct_ok = comm->routes.all_memory, .user_ok = comm->routes.all_user || call->registered,
         .copy_ok = comm->routes.all_copy, .ordered = comm->options.ordered, .bytes = bytes,
         .slice_bytes = hkt__comm_slice_bytes(comm, bytes), .scratch_bytes = comm->env.scratch_bytes, .site = &comm->site,
@@ -121,7 +114,7 @@ static uint32_t call_word(const struct hkt__call *call)
 struct hkt__stamp hkt__call_stamp(const struct hkt__call *call)
 {
     const unsigned op = call->op == HKT_OP_COUNT ? HKT__CALL_NO_OP : (unsigned)call->op;
-    const bool tell_in_place = call->in_place && in_place_is_agreed(call->coll);
+    const bool tell_in_place = call->in_place && hkt__in_place_is_agreed(call->coll);
 
     return (struct hkt__stamp){
         .call = hkt__call_pack(call->coll, call->dtype, op, 0, tell_in_place ? HKT__CALL_IN_PLACE : 0),

@@ -175,6 +175,9 @@ class Machines(InFolder):
         self.assert_usage(*why, '--by', 'core', word='--topo')
         self.assert_usage(*why, '--algo', 'ring', word='--algo')
         self.assert_usage('explain', 'send_recv', '--why', word='no algorithms')
+        for coll in ('gather', 'broadcast', 'all_gather_v'):
+            self.assert_usage('explain', coll, '--why', '-i', word='own affair')
+        self.assertIn(', in place', self.output('explain', 'all_to_all', '--why', '-i'))
 
     def test_files_that_cannot_be_written(self):
         for option in ('--save', '--svg'):
