@@ -76,6 +76,8 @@ HKT_NODISCARD enum hkt_status hkt__prepare(const struct hkt__call *call, struct 
 /** The same for a device: the algorithm and its plan, good until the next preparation; user_ok: as struct hkt__select_args. */
 HKT_NODISCARD enum hkt_status hkt__prepare_far(const struct hkt__call *call, bool user_ok, const struct hkt__algo **out_algo,
                                                struct hkt__cached_plan **out_cached);
+/** Would an algorithm serve the call, were it in place or not? The same on all ranks. */
+bool hkt__prepare_serves(const struct hkt__call *call, bool in_place);
 /** Elements of the largest block over all ranks: what slicing depends on, so it must be the same everywhere. */
 size_t hkt__block_elems_max(const struct hkt__call *call);
 /** What all ranks must say alike, but for the algorithm. */

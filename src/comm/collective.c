@@ -107,15 +107,13 @@ static enum hkt_status reserve_temp(struct hkt_comm *comm, size_t bytes)
     return HKT_OK;
 }
 
-/** Multiply the input: into the output, to go on in place, unless the forced algorithm cannot; else aside. */
+/** Multiply the input: into the output, to go on in place, unless no algorithm that the user allows can; else aside. */
 static enum hkt_status premultiply(struct hkt__call *call, const struct hkt__user_op *op, const void **out_in)
 {
     const size_t elem_bytes = hkt_dtype_size(call->dtype);
     struct hkt_comm *comm = call->comm;
-    const struct hkt__algo *forced = comm->options.wish.forced[call->coll];
     const bool has_out = call->coll == HKT_ALL_REDUCE || (call->coll == HKT_REDUCE && call->root == comm->rank);
-    const bool into_out = has_out && (call->in_place || forced == NULL || forced->restriction == NULL ||
-                                      forced->restriction(comm->nranks, true)[0] == '\0');
+    const bool into_out = has_out && (call->in_place || hkt__prepare_serves(call, true));
     const size_t elems = call->coll == HKT_REDUCE ? call->count : hkt__vector_elems(call);
     void *to = call->out;
 
@@ -129,6 +127,7 @@ static enum hkt_status premultiply(struct hkt__call *call, const struct hkt__use
     hkt__premultiply(to, call->in, elems, call->dtype, op->scalar);
     *out_in = to;
     call->in_place = into_out;
+    call->registered &= into_out && call->coll == HKT_ALL_REDUCE; /* else some rank's input lies where peers do not reach it */
     return HKT_OK;
 }
 

@@ -54,6 +54,14 @@ static struct hkt__select_args select_args(const struct hkt__call *call)
         .tuned = hkt__comm_tuned(comm), .wish = call->is_internal ? NULL : &comm->options.wish};
 }
 
+bool hkt__prepare_serves(const struct hkt__call *call, bool in_place)
+{
+    struct hkt__select_args args = select_args(call);
+
+    args.in_place = in_place && hkt__in_place_is_agreed(call->coll);
+    return hkt__select_serves(&args);
+}
+
 size_t hkt__block_elems_max(const struct hkt__call *call)
 {
     const size_t *counts = call->coll == HKT_ALL_GATHER_V ? call->blocks.recv_counts : call->blocks.send_counts;

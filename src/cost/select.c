@@ -1,6 +1,8 @@
 /* See select.h. */
 #include "cost/select.h"
 
+#include <stdio.h>
+
 #include "core/error.h"
 #include "core/mem.h"
 
@@ -205,15 +207,39 @@ static enum hkt_status choose(const struct hkt__select_args *args, const struct 
     return HKT_OK;
 }
 
-/** Says why there is no choice, and whether the user's wishes have to do with it. */
+bool hkt__select_serves(const struct hkt__select_args *args)
+{
+    const struct hkt__algo *forced = args->wish != NULL ? args->wish->forced[args->coll] : NULL;
+
+    for (int i = 0; i < hkt__algo_count; i++)
+        if (hkt__algos[i].info.coll == args->coll && (forced == NULL || forced == &hkt__algos[i]) &&
+            hkt__unfit(&hkt__algos[i], args)[0] == '\0')
+            return true;
+    return false;
+}
+
+/** Says why there is no choice: which algorithms the user forbids, and why the others do not serve. */
 static enum hkt_status fail_to_choose(const struct hkt__select_args *args)
 {
-    int forbidden = 0;
+    char forbidden[512] = "", others[512] = "";
+    size_t used[2] = {0, 0};
 
-    for (int i = 0; args->wish != NULL && i < hkt__algo_count; i++)
-        forbidden += hkt__algos[i].info.coll == args->coll && args->wish->forbidden[i];
-    return hkt__fail(HKT_ERR_UNSUPPORTED, "no algorithm serves %s over %d ranks%s%s", hkt_coll_name(args->coll), args->nranks,
-                     args->in_place ? " in place" : "", forbidden > 0 ? ", with those that HOCKET_ALGO forbids left out" : "");
+    for (int i = 0; i < hkt__algo_count; i++) {
+        const bool is_forbidden = args->wish != NULL && args->wish->forbidden[i];
+        char *text = is_forbidden ? forbidden : others;
+        size_t *at = &used[!is_forbidden];
+
+        if (hkt__algos[i].info.coll != args->coll || *at >= sizeof forbidden)
+            continue;
+        if (is_forbidden)
+            *at += (size_t)snprintf(text + *at, sizeof forbidden - *at, "%s%s", *at > 0 ? ", " : "; HOCKET_ALGO forbids ",
+                                    hkt__algos[i].info.name);
+        else
+            *at += (size_t)snprintf(text + *at, sizeof others - *at, "; %s: %s", hkt__algos[i].info.name,
+                                    hkt__unfit(&hkt__algos[i], args));
+    }
+    return hkt__fail(HKT_ERR_UNSUPPORTED, "no algorithm serves %s over %d ranks%s%s%s", hkt_coll_name(args->coll), args->nranks,
+                     args->in_place ? " in place" : "", others, forbidden);
 }
 
 enum hkt_status hkt__select(const struct hkt__select_args *args, const struct hkt__prices *prices,

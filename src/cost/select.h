@@ -49,6 +49,9 @@ HKT_NODISCARD enum hkt_status hkt__select_predict(const struct hkt__algo *algo, 
 /** Bytes of the buffers of a rank, as a multiple of the whole vector. */
 double hkt__touched_share(const struct hkt__select_args *args);
 
+/** Does any row serve the case (of those that the user allows)? */
+bool hkt__select_serves(const struct hkt__select_args *args);
+
 /** "" or why a row does not serve the case. */
 const char *hkt__unfit(const struct hkt__algo *algo, const struct hkt__select_args *args);
 

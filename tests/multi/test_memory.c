@@ -246,6 +246,50 @@ static void one_cannot(struct ranks_rank *rank)
     ranks_require_ok(rank, hkt_comm_destroy(child), "destroy");
 }
 
+/** Pre-multiplied input of a call out of place goes into the output where an algorithm that is left works in place, else aside. */
+static void premultiplied(struct ranks_rank *rank, const char *algo, enum hkt_coll coll, enum hkt_status want)
+{
+    struct hkt_config config = HKT_CONFIG_INIT;
+    const float two = 2;
+    struct hkt_comm *child;
+    enum hkt_op op;
+    float *in, *out;
+
+    config.algo = algo;
+    ranks_require_ok(rank, hkt_comm_split(rank->comm, 0, rank->rank, &config, &child), "split");
+    ranks_require_ok(rank, hkt_op_create_premulsum(&op, &two, HKT_F32, child), "premulsum");
+    ranks_require_ok(rank, hkt_mem_alloc((void **)&in, 4096, child), "hkt_mem_alloc");
+    ranks_require_ok(rank, hkt_mem_alloc((void **)&out, 4096, child), "hkt_mem_alloc");
+    for (int i = 0; i < rank->nranks; i++)
+        in[i] = (float)(i + 1);
+    const enum hkt_status rc = coll == HKT_ALL_REDUCE ? hkt_all_reduce(in, out, 1, HKT_F32, op, child, NULL)
+                                                      : hkt_reduce_scatter(in, out, 1, HKT_F32, op, child, NULL);
+    const int own = coll == HKT_ALL_REDUCE ? 0 : rank->rank;
+
+    ranks_require_status(rank, rc, want, algo);
+    ranks_require(rank, out[0] == (want == HKT_OK ? (float)(2 * (own + 1) * rank->nranks) : 0), "%s: %g", algo, (double)out[0]);
+    ranks_require_ok(rank, hkt_comm_destroy(child), "destroy");
+}
+
+static void premultiplied_copied(struct ranks_rank *rank)
+{
+    static const char one_left[] =
+        "all_reduce=^ring,all_reduce=^circulant,all_reduce=^rabenseifner,all_reduce=^recursive_doubling,all_reduce=^double_tree,"
+        "all_reduce=^swing,all_reduce=^near_first,all_reduce=^hierarchical,all_reduce=^leaders,all_reduce=^exchange,"
+        "all_reduce=^ordered,all_reduce=^two_shot,all_reduce=^one_shot,all_reduce=^two_shot_user";
+
+    premultiplied(rank, one_left, HKT_ALL_REDUCE, HKT_OK);
+    premultiplied(rank, "reduce_scatter=direct_user", HKT_REDUCE_SCATTER, HKT_OK);
+}
+
+static void premultiplied_uncopied(struct ranks_rank *rank)
+{
+    premultiplied(rank, "all_reduce=two_shot_user", HKT_ALL_REDUCE, HKT_OK);
+    premultiplied(rank, "all_reduce=one_shot_user", HKT_ALL_REDUCE, HKT_ERR_UNSUPPORTED);
+    premultiplied(rank, "reduce_scatter=direct_user", HKT_REDUCE_SCATTER, HKT_ERR_UNSUPPORTED);
+    premultiplied(rank, NULL, HKT_REDUCE_SCATTER, HKT_OK);
+}
+
 /** Blocks are given back: many more bytes in all than the arena has. */
 static void again_and_again(struct ranks_rank *rank)
 {
@@ -261,8 +305,11 @@ static void again_and_again(struct ranks_rank *rank)
 static void refusals(void **state)
 {
     static const char *const tcp[] = {"HOCKET_TRANSPORT=tcp", NULL}, *const small[] = {"HOCKET_SHM_BYTES=32M", NULL};
+    static const char *const uncopied[] = {"HOCKET_CMA=0", NULL};
 
     (void)state;
+    ranks_run(&(struct ranks_job){.kind = RANKS_PROCESSES, .nranks = 2, .fn = premultiplied_copied});
+    ranks_run(&(struct ranks_job){.kind = RANKS_PROCESSES, .nranks = 2, .fn = premultiplied_uncopied, .settings = uncopied});
     ranks_run(&(struct ranks_job){.kind = RANKS_PROCESSES, .nranks = 2, .fn = over_tcp, .settings = tcp});
     ranks_run(&(struct ranks_job){.kind = RANKS_PROCESSES, .nranks = 3, .fn = one_cannot});
     ranks_run(&(struct ranks_job){.kind = RANKS_PROCESSES, .nranks = 2, .fn = again_and_again, .settings = small});

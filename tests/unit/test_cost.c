@@ -375,7 +375,16 @@ static void what_is_forbidden_is_not_chosen(void **state)
     assert_ptr_equal(choice.algo, left);
     wish.forbidden[left - hkt__algos] = true;
     assert_int_equal(hkt__select(&args, &prices, table, &choice), HKT_ERR_UNSUPPORTED);
-    assert_non_null(strstr(hkt_last_error(), "HOCKET_ALGO forbids"));
+    assert_non_null(strstr(hkt_last_error(), "; HOCKET_ALGO forbids ring, "));
+    assert_non_null(strstr(hkt_last_error(), ", write_user, "));
+    args.coll = HKT_ALL_REDUCE;
+    args.in_place = true;
+    wish.forbidden[find(HKT_ALL_REDUCE, "one_shot_user") - hkt__algos] = false;
+    assert_false(hkt__select_serves(&args));
+    assert_int_equal(hkt__select(&args, &prices, table, &choice), HKT_ERR_UNSUPPORTED);
+    assert_non_null(strstr(hkt_last_error(), " in place; one_shot_user: not in place: ranks read"));
+    args.in_place = false;
+    assert_true(hkt__select_serves(&args));
     hkt__work_table_destroy(table);
 }
 
