@@ -342,7 +342,9 @@ static int listen_on(struct sockaddr_in *address)
 int main(int argc, char **argv)
 {
     const bool listens = argc == 3 && strcmp(argv[1], "--listen") == 0, is_remote = argc >= 3 && strcmp(argv[1], "--to") == 0;
-    const char *seconds = argc == (is_remote ? 4 : 2) ? argv[argc - 1] : "20";
+    const char *text = argc == (is_remote ? 4 : 2) ? argv[argc - 1] : "20";
+    char *end;
+    const double seconds = strtod(text, &end);
 #ifdef HAVE_LIBURING
     const int ways = WAYS;
 #else
@@ -351,14 +353,14 @@ int main(int argc, char **argv)
     struct sockaddr_in address = parse(listens || is_remote ? argv[2] : "127.0.0.1:0");
     int status = 0;
 
-    if (!listens && (argc > (is_remote ? 4 : 2) || atof(seconds) <= 0)) {
+    if (!listens && (argc > (is_remote ? 4 : 2) || end == text || *end != '\0' || !(seconds > 0))) {
         fprintf(stderr, "usage: sockets [SECONDS] | --listen ADDRESS:PORT | --to ADDRESS:PORT [SECONDS]\n");
         return 2;
     }
     if (listens)
         serve(listen_on(&address));
     if (is_remote) {
-        measure(&address, atof(seconds), ways);
+        measure(&address, seconds, ways);
         return 0;
     }
     const int listener = listen_on(&address);
@@ -369,6 +371,6 @@ int main(int argc, char **argv)
     if (receiver == 0)
         serve(listener);
     close(listener);
-    measure(&address, atof(seconds), ways);
+    measure(&address, seconds, ways);
     return waitpid(receiver, &status, 0) == receiver && WIFEXITED(status) ? WEXITSTATUS(status) : 1;
 }
