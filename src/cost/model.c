@@ -36,6 +36,11 @@
 #define PAYLOAD_BYTES_SOCKETS 8192.0
 #define BOUNCE_BYTES 131072.0 /* as the executor's, for inputs that it copies before it reduces them (exec/local.c) */
 #define INLINE_BYTES 32.0   /* go with a message's header (HKT__ROOM_MIN, transport/transport.h) */
+#define PUT_HIDDEN 0.7      /* of what an operand in memory of a peer costs: a result put there (2 ranks, shared buffers to 16 KiB, 2026-11-30) */
+/* Lines that peers read while they are in the first-level cache of who wrote them take twice the time: so it is with blocks of which copy
+ * and source fit it, but not small ones, whose time is that of their first lines. Where ranks read each other's: 2 ranks, all_gather,
+ * all_to_all and reduce_scatter in place by direct, blocks of 4, 8, 16, 32 KiB took 1, 1.15, 1.3 and 0.9 of what bytes cost (2026-11-30). */
+#define DIRTY_EXTRA 0.27
 #define L1_SHARE 0.21       /* of what bytes of a second-level cache cost */
 #define SMALL_BYTES 1024.0  /* go in one step (HKT__TP_SMALL) */
 #define SMALL_SHARE 0.067   /* of the payload's cost, at least */
@@ -186,7 +191,9 @@ struct rates {
     bool far;
     bool over_sockets;        /* as of prices */
     bool has_lanes;           /* messages go on several */
-    bool asks;                /* every rank waits, on a core of its own: places of payloads come back meanwhile */
+    bool exchanges;           /* every rank waits, on a core of its own */
+    double l1_bytes;
+    bool asks;                /* the same by messages: places of payloads come back meanwhile */
     double gap;               /* rounds that a message takes of a rank's time where nobody waits */
     double crush, read_crush; /* what system calls on memory of peers cost, as a multiple of their prices; bytes so read */
 };
@@ -239,6 +246,14 @@ static double payload_share(double bytes, bool asks, const struct rates *rates)
     return fmax(SMALL_SHARE, lines * (rates->has_lanes ? LANES_SHARE : 1));
 }
 
+/** By how much the bytes of blocks cost more because their writer has them in its first-level cache. */
+static double dirty_share(double bytes, const struct rates *rates)
+{
+    const double share = bytes / rates->l1_bytes;
+
+    return rates->exchanges ? DIRTY_EXTRA * fmax(0, fmin(1, fmin((share - 1. / 12) * 6, (2. / 3 - share) * 6))) : 0;
+}
+
 /** n bytes of work, `times` over. */
 static void add_work(double *amounts, const struct hkt__work *work, double n, double times, const struct rates *rates)
 {
@@ -251,7 +266,8 @@ static void add_work(double *amounts, const struct hkt__work *work, double n, do
             payload_share(n * (work->sent + work->received + work->fresh) / work->parcels, rates->asks && work->fresh <= 0, rates);
     amounts[HKT__PRICE_STEP] += times * work->steps;
     amounts[rates->far ? HKT__PRICE_FAR_ACCESS : HKT__PRICE_ACCESS] +=
-        times * rates->crush * (work->accesses + (rates->far ? fmax(0, n * work->bounced / BOUNCE_BYTES - 1) : 0));
+        times * rates->crush *
+        (work->accesses + (rates->far ? fmax(0, n * work->bounced / BOUNCE_BYTES - 1) : -PUT_HIDDEN * work->puts));
     add_bytes(amounts, HKT__PRICE_SEND_L2, times * n * work->sent, rates);
     add_bytes(amounts, HKT__PRICE_RECEIVE_L2, times * n * work->received, rates);
     amounts[HKT__PRICE_NET_MESSAGE] += times * work->net_messages;
@@ -259,7 +275,8 @@ static void add_work(double *amounts, const struct hkt__work *work, double n, do
     add_bytes(amounts, HKT__PRICE_NET_RECEIVE_L2, times * n * work->net_received, rates);
     add_near_bytes(amounts, HKT__PRICE_COPY_L2, times * n * (work->copied + (rates->far ? 0 : work->stored)), rates);
     add_near_bytes(amounts, HKT__PRICE_REDUCE_L2, times * n * work->reduced, rates);
-    add_bytes(amounts, HKT__PRICE_FRESH_L2, times * n * work->fresh, rates);
+    if (work->parcels > 0) /* a block is written and read */
+        add_bytes(amounts, HKT__PRICE_FRESH_L2, times * n * work->fresh * (1 + dirty_share(n * work->fresh / work->parcels / 2, rates)), rates);
     add_bytes(amounts, rates->far ? HKT__PRICE_FAR_L2 : HKT__PRICE_FRESH_L2, times * rates->crush * rates->read_crush * n * work->relayed, rates);
     if (rates->far) {
         add_bytes(amounts, HKT__PRICE_FAR_L2, times * rates->crush * rates->read_crush * n * work->read, rates);
@@ -397,6 +414,7 @@ void hkt__model_amounts(const struct hkt__profile *profile, const struct hkt__pr
     const double net_burden = burden_of(profile->net_peers, NET_PEER_SHARE, NET_PEERS_MEASURED);
     struct dearest first = {.prices = prices, .ns = -1}, rest = {.prices = prices, .ns = -1};
     struct rates rates = {.far = args->far, .over_sockets = prices->over_sockets, .has_lanes = profile->nlanes > 1 && profile->wait < 1,
+                          .exchanges = profile->wait >= 1 && prices->crowd <= 1, .l1_bytes = prices->l1_bytes,
                           .asks = profile->wait >= 1 && prices->crowd <= 1 && !prices->over_sockets,
                           .gap = profile->wait < 1 && prices->crowd <= 1 && !prices->over_sockets ? STREAM_GAP : 0,
                           .crush = args->far ? crush_of(profile) : 1,

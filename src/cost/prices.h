@@ -32,7 +32,7 @@
     X(SWITCH, "switch_ns", 450, "a rank gives its core to another one")                                                \
     X(SHARED_CALL, "shared_call_ns", 24, "a call that touches memory of peers: all tell when they are done with it")   \
     X(ACCESS, "access_ns", 130, "an operand in memory of a peer: the caches miss once")                                \
-    X(FAR_ACCESS, "far_access_ns", 550, "an operand reached by a system call")                                         \
+    X(FAR_ACCESS, "far_access_ns", 780, "an operand reached by a system call")                                         \
     HKT__LEVELS(X, SEND, "send", 0.049, 0.052, 0.07, "put into a channel")                                             \
     HKT__LEVELS(X, RECEIVE, "receive", 0.052, 0.086, 0.16, "taken out of a channel")                                   \
     HKT__LEVELS(X, COPY, "copy", 0.019, 0.045, 0.08, "copied within a rank")                                           \

@@ -59,6 +59,7 @@ static void add_args(const struct hkt__footing *footing, const struct hkt__sched
     const double give_share = is_crowded && sched->coll != HKT_BROADCAST ? GIVE_SHARE_CROWDED : GIVE_SHARE;
     bool is_staged = false, is_given = false; /* from scratch of peers; to peers */
     int32_t nfetched = 0;                     /* inputs of peers */
+    double again = 0;
 
     for (int32_t i = 0; i < step->arg_count; i++) {
         const struct hkt__arg *arg = &sched->args[step->arg_first + i];
@@ -76,6 +77,7 @@ static void add_args(const struct hkt__footing *footing, const struct hkt__sched
               : arg->x.buf == HKT__OUT     ? &work->relayed
                                            : &work->read) += share * link.bytes * streams;
             work->accesses += link.wait;
+            work->puts += is_target && is_result && !sched->in_place ? link.wait : 0;
             work->parcels += arg->x.buf == HKT__SCRATCH;
         } else if (is_target) {
             work->copied += share;
@@ -83,7 +85,7 @@ static void add_args(const struct hkt__footing *footing, const struct hkt__sched
         } else if (step->kind == HKT__COPY) {
             *(step->dst.buf == HKT__SCRATCH ? &work->fresh : &work->copied) += share;
         } else if (arg->x.buf == HKT__SCRATCH) {
-            work->copied += STORE_SHARE * share; /* received, stored, and read again */
+            again += STORE_SHARE * share; /* received, stored, and read again */
         }
         if (step->kind == HKT__REDUCE && i > 0)
             work->reduced += share;
@@ -91,6 +93,7 @@ static void add_args(const struct hkt__footing *footing, const struct hkt__sched
         is_given |= arg->rank != sched->rank && is_target && !is_result;
         is_staged |= arg->rank != sched->rank && arg->x.buf == HKT__SCRATCH;
     }
+    *(is_staged && !is_crowded ? &work->fresh : &work->copied) += again; /* while a peer on another core reads it too */
     if (nfetched > 0 && step->dst.buf != HKT__SCRATCH)
         *(is_staged ? &work->copied : &work->stored) += store_share(sched, is_crowded) * chunk * step->dst.count;
     if (step->kind == HKT__WRITE && !is_given && !sched->in_place) { /* a sum: in registers, but put down for system calls */

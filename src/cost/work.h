@@ -23,10 +23,11 @@ struct hkt__work {
     double read;      /* read from inputs of peers */
     double written;   /* written to memory of peers */
     double accesses;  /* operands read from or written to memory of peers: system calls, where it is copied */
+    double puts;      /* of them results that are written where nobody reads: stores are not waited for */
     double bounced;   /* bytes / n of several inputs of peers that are reduced, times these: copied by pieces, they are more calls */
     double net_messages, net_sent, net_received; /* between hosts */
 };
-#define HKT__WORK_COUNTS 19
+#define HKT__WORK_COUNTS 20
 
 #define HKT__PROFILE_LOOKS 16
 
