@@ -1,12 +1,12 @@
 /* Small things every subcommand needs: messages and numbers. */
 #include <cjson/cJSON.h>
 #include <errno.h>
-#include <sched.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "hocket/info.h"
 #include "tools.h"
 
 void hkt_tool_say(const char *command, const char *format, ...)
@@ -93,12 +93,7 @@ bool hkt_tool_parse_bytes(const char *text, size_t *out_bytes)
 
 int hkt_tool_cpus(void)
 {
-    cpu_set_t cpus;
-
-    CPU_ZERO(&cpus);
-    const long count = sched_getaffinity(0, sizeof cpus, &cpus) == 0 ? CPU_COUNT(&cpus) : sysconf(_SC_NPROCESSORS_ONLN);
-
-    return count > 0 ? (int)count : 1;
+    return hkt_cores();
 }
 
 bool hkt_tool_in_place_counts(enum hkt_coll coll)

@@ -17,6 +17,10 @@ extern "C" {
 /** major * 10000 + minor * 100 + patch of the library that is loaded. */
 HKT_API int hkt_version(void);
 
+/** CPUs that this process may use: those of its affinity, but no more than the CPU quota of its cgroup (docker run --cpus),
+ *  rounded up. At least 1. */
+HKT_API int hkt_cores(void);
+
 /** One thing that may be here or not: a transport, what the machine allows, a CPU feature, a module. */
 struct hkt_feature {
     const char *kind;      /* "transport", "machine", "cpu", "module" */

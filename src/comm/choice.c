@@ -1,6 +1,5 @@
 /* The choice of algorithm, laid open: what the user forces and forbids, and what is weighed for a case, by a communicator or
  * without one. */
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,6 +9,7 @@
 #include "core/mem.h"
 #include "cost/bound.h"
 #include "hocket/tune.h"
+#include "transport/cores.h"
 #include "transport/machine.h"
 
 #define CANDIDATES_MAX 32 /* of one collective */
@@ -196,11 +196,8 @@ static enum hkt_status find_caps(const char *transport, struct hkt__tp_caps *out
 static enum hkt_status load_tune(const struct hkt__settings *settings, int nranks, struct hkt__tune **out_tune)
 {
     struct hkt__tune_key key;
-    cpu_set_t cpus;
 
-    CPU_ZERO(&cpus);
-    (void)sched_getaffinity(0, sizeof cpus, &cpus);
-    hkt__tune_key_make(nranks, CPU_COUNT(&cpus) > 0 ? CPU_COUNT(&cpus) : 1, &key);
+    hkt__tune_key_make(nranks, hkt__machine_cores(), &key);
     return hkt__tune_load(settings, &key, out_tune);
 }
 

@@ -99,7 +99,8 @@ static void label_routes(struct hkt_comm *comm)
 static void choose_waits(struct hkt_comm *comm)
 {
     const struct hkt__settings *settings = comm->job->settings;
-    const struct hkt__wait_place place = {.host_ranks = comm->job->host_ranks, .cores = comm->job->cores,
+    const struct hkt__wait_place place = {.host_ranks = comm->job->host_ranks, .cores = comm->job->cpus,
+                                          .is_short = comm->job->is_short,
                                           .is_network = !comm->routes.all_polled};
 
     hkt__wait_policy_init(&comm->options.wait, settings->spin, settings->yield, &place);
@@ -250,10 +251,10 @@ static enum hkt_status share_cores(struct hkt_comm *comm)
 {
     const struct hkt__job *job = comm->job;
 
-    if (!job->settings->spread || !comm->routes.all_memory || comm->nranks != job->host_ranks || job->cores == 1 ||
-        job->host_ranks <= job->cores)
+    if (!job->settings->spread || !comm->routes.all_memory || comm->nranks != job->host_ranks || job->cpus == 1 ||
+        job->host_ranks <= job->cpus)
         return HKT_OK;
-    return hkt__seats_create(&comm->env, job->cores, job->homes[comm->job_ranks[comm->rank]], &comm->options.wait.seats);
+    return hkt__seats_create(&comm->env, job->cpus, job->homes[comm->job_ranks[comm->rank]], &comm->options.wait.seats);
 }
 
 static void fill_agreed(const struct hkt_comm *comm, uint64_t agreed[AGREED_COUNT])

@@ -7,7 +7,13 @@
 #include "comm/call.h"
 #include "core/settings.h"
 #include "device/cuda.h"
+#include "transport/cores.h"
 #include "transport/machine.h"
+
+int hkt_cores(void)
+{
+    return hkt__machine_cores();
+}
 
 int hkt_version(void)
 {
@@ -32,9 +38,14 @@ static void transport_feature(const struct hkt__tp_ops *ops, struct hkt_feature 
 static bool machine_cores(char *out_why, size_t bytes)
 {
     const int cores = hkt__machine_cores();
+    struct hkt__quota quota;
+    char text[96] = "";
 
-    snprintf(out_why, bytes, cores > 1 ? "%d CPUs that this process may use"
-                                       : "%d CPU that this process may use: ranks of this host take turns on it", cores);
+    hkt__quota_get("", &quota);
+    if (quota.cpus > 0)
+        snprintf(text, sizeof text, "; the quota of its cgroup: %.4g CPUs (docker run --cpus)", quota.cpus);
+    snprintf(out_why, bytes, cores > 1 ? "%d CPUs that this process may use%s"
+                                       : "%d CPU that this process may use: ranks of this host take turns on it%s", cores, text);
     return cores > 1;
 }
 

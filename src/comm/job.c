@@ -3,7 +3,6 @@
  * ranks fail together and say why. */
 #include "comm/job.h"
 
-#include <sched.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/random.h>
@@ -13,6 +12,7 @@
 #include "core/clock.h"
 #include "core/log.h"
 #include "core/mem.h"
+#include "transport/cores.h"
 
 /** What each rank tells all others about itself. */
 struct introduction {
@@ -21,7 +21,8 @@ struct introduction {
     struct hkt__topo_place place;         /* host, package, NUMA node, cache, core */
     int32_t spreads;                      /* it moves where others share its core (HOCKET_SPREAD) */
     uint32_t blob_bytes[HKT__TRANSPORTS_MAX];
-    cpu_set_t cpus;
+    struct hkt__cpus cpus;
+    struct hkt__quota quota;
 };
 
 static enum hkt_status open_transports(struct hkt__job *job, const struct hkt__boot_id *id, const char *allowed)
@@ -62,37 +63,63 @@ static enum hkt_status check_introductions(const struct introduction *all, int n
     return HKT_OK;
 }
 
+/** What the cgroups of this host's ranks allow together; 0: one of them has no limit. */
+static double add_quotas(const struct hkt__job *job, const struct introduction *all)
+{
+    const uint64_t host = all[job->rank].place.host;
+    double cpus = 0;
+
+    for (int r = 0; r < job->nranks; r++) {
+        int first = 0;
+
+        if (all[r].place.host != host)
+            continue;
+        if (all[r].quota.cpus <= 0)
+            return 0;
+        while (all[first].place.host != host || all[first].quota.group != all[r].quota.group)
+            first++;
+        cpus += first == r ? all[r].quota.cpus : 0;
+    }
+    return cpus;
+}
+
 /** Where all ranks run; how many of them on this host, on how many cores. */
 static void take_places(struct hkt__job *job, const struct introduction *all)
 {
-    cpu_set_t cpus;
+    struct hkt__cpus cpus;
 
-    CPU_ZERO(&cpus);
+    memset(&cpus, 0, sizeof cpus);
     job->host_ranks = 0;
     for (int r = 0; r < job->nranks; r++) {
         job->places[r] = all[r].place;
         if (all[r].place.host != all[job->rank].place.host)
             continue;
         job->host_ranks++;
-        CPU_OR(&cpus, &cpus, &all[r].cpus);
+        for (int i = 0; i < HKT__CPUS_PARTS; i++)
+            CPU_OR(&cpus.part[i], &cpus.part[i], &all[r].cpus.part[i]);
     }
-    job->cores = CPU_COUNT(&cpus) > 0 ? CPU_COUNT(&cpus) : 1;
+    const double quota = add_quotas(job, all);
+
+    job->cpus = hkt__cores_within(hkt__cpus_count(&cpus), 0);
+    job->cores = hkt__cores_within(job->cpus, quota);
+    job->is_short = quota > 0 && quota < job->host_ranks;
 }
 
 /** Where all ranks are on one host, may run on all its CPUs, and are a multiple of them, each gets one of its own to keep to,
- *  neighbours the same. So all know who takes turns with whom, which the choice of algorithms hangs on. */
+ *  neighbours the same. So all know who takes turns with whom, which the choice of algorithms hangs on. Not under a quota: there
+ *  the CPUs are others' too. */
 static void find_homes(struct hkt__job *job, const struct introduction *all)
 {
     const int share = job->nranks / job->cores;
-    bool is_even = job->host_ranks == job->nranks && job->cores > 1 && share > 1 && job->nranks % job->cores == 0;
+    bool is_even = job->host_ranks == job->nranks && job->cores == job->cpus && job->cores > 1 && share > 1 && job->nranks % job->cores == 0;
     int rank = 0;
 
     for (int r = 0; r < job->nranks; r++) {
         job->homes[r] = -1;
-        is_even &= all[r].spreads && CPU_EQUAL(&all[r].cpus, &all[0].cpus);
+        is_even &= all[r].spreads && memcmp(&all[r].cpus, &all[0].cpus, sizeof all[r].cpus) == 0;
     }
-    for (int cpu = 0; cpu < CPU_SETSIZE && is_even; cpu++)
-        for (int i = 0; i < share && CPU_ISSET(cpu, &all[0].cpus); i++)
+    for (int cpu = 0; cpu < HKT__CPUS_PARTS * CPU_SETSIZE && is_even; cpu++)
+        for (int i = 0; i < share && CPU_ISSET_S(cpu, sizeof all[0].cpus, all[0].cpus.part); i++)
             job->homes[rank++] = cpu;
 }
 
@@ -104,8 +131,8 @@ static enum hkt_status introduce(struct hkt__job *job, enum hkt_status status, s
     enum hkt_status rc;
 
     hkt__topo_place_here(&own.place);
-    if (sched_getaffinity(0, sizeof own.cpus, &own.cpus) != 0)
-        CPU_ZERO(&own.cpus);
+    hkt__cpus_get(&own.cpus);
+    hkt__quota_get("", &own.quota);
     for (int t = 0; t < job->ntransports && own.status >= 0; t++) {
         size_t bytes = 0;
 
@@ -274,7 +301,7 @@ static enum hkt_status job_new(int nranks, int rank, const struct hkt__settings 
     job->rank = rank;
     job->nranks = nranks;
     job->host_ranks = 1;
-    job->cores = 1;
+    job->cpus = job->cores = 1;
     job->references = 1;
     job->usable = hkt__calloc((size_t)nranks, HKT__TRANSPORTS_MAX);
     job->lost = hkt__calloc((size_t)nranks, 1);

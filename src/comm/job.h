@@ -23,7 +23,9 @@ struct hkt__job {
     const struct hkt__settings *settings;
     int rank, nranks;
     struct hkt__topo_place *places;      /* [nranks]: where each rank runs */
-    int host_ranks, cores;               /* ranks on this host, cores they may use together */
+    int host_ranks, cpus;                /* ranks on this host, CPUs that they may use together */
+    int cores;                           /* of these, as many as quotas of cgroups let them use (transport/cores.h) */
+    bool is_short;                       /* all ranks at once would use more than these quotas */
     int32_t *homes;                      /* [nranks]: the CPU that each keeps to, unbound as it is (exec/seats.h); -1: none */
     int ntransports;
     struct hkt__tp *tps[HKT__TRANSPORTS_MAX]; /* by preference; NULL: not usable here */

@@ -10,6 +10,10 @@
 #define SPINS_ALONE 2000          /* about 50 us: longer than any exchange between two cores */
 #define SPINS_CROWDED 2           /* ranks outnumber cores: the peer may need this very core */
 #define YIELDS 400
+/* Under a quota of CPU time yields to nobody are paid for too, so whoever waits sleeps after some 10 us. 2 ranks with work of 200
+ * us between calls on 8 bytes, cpu.cfs_quota_us of one CPU: 458 us a call, 549 by spinning, 501 by yielding; without work alike. */
+#define SPINS_SHORT 100
+#define YIELDS_SHORT 20
 #define REST_NS 400               /* some small calls of a sender that is left alone; 200 to 900 are alike */
 /* Over sockets a poll is a system call, 0.3 us or more per channel, and data that arrive wake a sleeper. How to wait depends on
  * who wants the core meanwhile, and that a rank cannot know: containers share cores without a word. So after some 50 us, a few
@@ -152,7 +156,7 @@ enum hkt__wait_advice hkt__wait_longer(struct hkt__wait *wait)
 void hkt__wait_policy_init(struct hkt__wait_policy *policy, int64_t spins, int64_t yields,
                            const struct hkt__wait_place *place)
 {
-    const bool is_crowded = place->host_ranks > place->cores;
+    const bool is_crowded = place->host_ranks > place->cores, is_short = place->is_short && !is_crowded && !place->is_network;
 
     policy->feels = place->is_network && !is_crowded && spins < 0 && yields < 0;
     policy->quick = policy->shy = policy->shy_next = 0;
@@ -162,9 +166,9 @@ void hkt__wait_policy_init(struct hkt__wait_policy *policy, int64_t spins, int64
     policy->followed = 0;
     policy->seats = NULL;
     if (spins < 0)
-        spins = is_crowded ? SPINS_CROWDED : place->is_network ? SPINS_NETWORK : SPINS_ALONE;
+        spins = is_crowded ? SPINS_CROWDED : is_short ? SPINS_SHORT : place->is_network ? SPINS_NETWORK : SPINS_ALONE;
     if (yields < 0)
-        yields = place->is_network && !is_crowded && !policy->feels ? 0 : YIELDS;
+        yields = place->is_network && !is_crowded && !policy->feels ? 0 : is_short ? YIELDS_SHORT : YIELDS;
     policy->spins = (int32_t)spins;
     policy->yields = (int32_t)yields;
 }

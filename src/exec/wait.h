@@ -95,6 +95,7 @@ static inline enum hkt__wait_advice hkt__wait_idle(struct hkt__wait *wait)
 /** What defaults depend on. */
 struct hkt__wait_place {
     int host_ranks, cores; /* ranks of this host, cores they may use */
+    bool is_short;         /* cgroups stop ranks that all run at once, however many cores there are */
     bool is_network;       /* a poll asks the kernel, and the kernel wakes sleepers */
 };
 /** Policy from settings: spins and yields < 0 take the defaults for the place. */

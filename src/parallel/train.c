@@ -1,8 +1,8 @@
 /* Making a trainer: a mesh, a model, an engine, a text, and the schedule of a step. */
-#include <sched.h>
 #include <stdio.h>
 #include <string.h>
 
+#include "hocket/info.h"
 #include "parallel/alloc.h"
 #include "parallel/fail.h"
 #include "parallel/gemm.h"
@@ -300,8 +300,7 @@ static enum hkt_status make_batch(struct hkt_trainer *t)
 /* Products of this process take the cores that its ranks leave each other. */
 static void set_threads(int wanted, int nranks)
 {
-    cpu_set_t cpus;
-    const int cores = sched_getaffinity(0, sizeof cpus, &cpus) == 0 ? CPU_COUNT(&cpus) : 1;
+    const int cores = hkt_cores();
 
     hkt__gemm_threads_set(wanted > 0 ? wanted : cores > nranks ? cores / nranks : 1);
 }

@@ -3,7 +3,6 @@
 #include "transport/machine.h"
 
 #include <dirent.h>
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -56,13 +55,6 @@ enum hkt_status hkt__machine_copies(const struct hkt__settings *settings)
         return hkt__fail(HKT_ERR_UNSUPPORTED, "kernel.yama.ptrace_scope is %lld: ranks may not copy from each other (allow it "
                          "with sysctl kernel.yama.ptrace_scope=0): " COST, scope);
     return HKT_OK;
-}
-
-int hkt__machine_cores(void)
-{
-    cpu_set_t cpus;
-
-    return sched_getaffinity(0, sizeof cpus, &cpus) == 0 ? CPU_COUNT(&cpus) : 1;
 }
 
 bool hkt__machine_shm_dir(char *out_text, size_t bytes)

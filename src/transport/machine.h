@@ -11,8 +11,6 @@
 /** May processes of one user copy from each other's memory in one step (process_vm_readv)? Else the error says why not,
  *  what that costs and what would allow it. */
 HKT_NODISCARD enum hkt_status hkt__machine_copies(const struct hkt__settings *settings);
-/** CPUs that this process may use. */
-int hkt__machine_cores(void);
 /** Is there a /dev/shm? The text says how large it is, and that it does not matter. */
 bool hkt__machine_shm_dir(char *out_text, size_t bytes);
 /** Has this host RDMA devices that the kernel serves (/sys/class/infiniband)? Cheap. */

@@ -89,6 +89,7 @@ static void ranks_yield_to_ranks_and_sleep_for_strangers(void **state)
         {{.host_ranks = 4, .cores = 2}, false, true},
         {{.host_ranks = 2, .cores = 2, .is_network = true}, true, true},
         {{.host_ranks = 4, .cores = 2, .is_network = true}, false, true},
+        {{.host_ranks = 2, .cores = 2, .is_short = true}, true, true},
     };
 
     (void)state;
@@ -98,6 +99,7 @@ static void ranks_yield_to_ranks_and_sleep_for_strangers(void **state)
         hkt__wait_policy_init(&policy, -1, -1, &cases[i].place);
         assert_int_equal(policy.spins > 10, cases[i].spins_long);
         assert_int_equal(policy.yields > 0, cases[i].yields);
+        assert_int_equal(policy.spins + policy.yields < 200, cases[i].place.is_short); /* polls before it sleeps */
         assert_int_equal(policy.feels, cases[i].spins_long && cases[i].place.is_network);
         hkt__wait_policy_init(&policy, 7, 0, &cases[i].place);
         assert_int_equal(policy.spins, 7);
