@@ -88,6 +88,7 @@ static void list_markdown(void)
         "- n: bytes of the whole vector: of the buffer in all-reduce, broadcast and reduce, of all p blocks in the others.\n"
         "- Rounds: messages that follow each other on the critical path.\n"
         "- Bytes: sent by the busiest rank.\n"
+        "- NAME:R: with the radix R; NAME alone, or NAME:2, halves or doubles.\n"
         "- Direct: peers' memory must be addressable (ranks of one process, or shared memory).\n",
         stdout);
     for (int i = 0; hkt_algo_get(i, &info) == HKT_OK; i++) {

@@ -2,11 +2,12 @@
  *
  * All-gather: with d = 1, 2, 4, ... rank r sends the min(d, p-d) blocks r, r+1, ... to r-d, so what it has doubles.
  *   Blocks are addressed modulo p, which saves the final rotation. ceil(log2 p) a + (p-1)/p n b.
+ *   (For another radix than 2 see circulant.c.)
  * All-to-all: item j, for j in 1..p-1, is the block that rank r has for rank r+j. Numbers are written with digits of
  *   some radix; in the round of the digit of weight w the items with digit value z go z w ranks on, all values at
  *   once, so each arrives by the digits of j. A block travels once per digit that is not 0. Radix 2: ceil(log2 p)
  *   rounds of one message and about n/2 each; radix 4: half the rounds of up to three messages, and about 3/4 of the
- *   bytes in all.
+ *   bytes in all; a radix of p or more: one round, in which each block goes straight to its rank.
  * Source: Bruck et al., Efficient algorithms for all-to-all communications in multiport message-passing systems, IEEE
  *   TPDS 8(11), 1997. */
 #include "algos/builders.h"
@@ -149,9 +150,10 @@ static void move_items(struct hkt__builder *b, int radix, int weight, move_fn *m
     }
 }
 
-static void all_to_all(struct hkt__builder *b, int radix)
+void hkt__build_all_to_all_bruck(struct hkt__builder *b)
 {
-    const int p = b->nranks, r = b->rank, moved_max = p - (p + radix - 1) / radix; /* items of the first round */
+    const int p = b->nranks, r = b->rank, radix = b->radix;
+    const int moved_max = p - (p - 1) / radix - 1; /* items of the first round */
     const struct items all = { 1, 1, p - 1 }, resting = { radix, radix, (p - 1) / radix };
     int weight = 1;
 
@@ -168,14 +170,4 @@ static void all_to_all(struct hkt__builder *b, int radix)
 
     if (settled.count > 0)
         hkt__copy(b, 0, hkt__range(b, HKT__OUT, r - 1, -1, settled.count), slots(b, settled));
-}
-
-void hkt__build_all_to_all_bruck(struct hkt__builder *b)
-{
-    all_to_all(b, 2);
-}
-
-void hkt__build_all_to_all_bruck4(struct hkt__builder *b)
-{
-    all_to_all(b, 4);
 }

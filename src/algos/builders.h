@@ -34,7 +34,7 @@ hkt__build_fn hkt__build_broadcast_scatter_all_gather, hkt__build_reduce_reduce_
 /* linear.c */
 hkt__build_fn hkt__build_gather_linear, hkt__build_scatter_linear;
 /* bruck.c */
-hkt__build_fn hkt__build_all_gather_bruck, hkt__build_all_to_all_bruck, hkt__build_all_to_all_bruck4;
+hkt__build_fn hkt__build_all_gather_bruck, hkt__build_all_to_all_bruck;
 /* hierarchical.c */
 hkt__build_fn hkt__build_all_reduce_hierarchical, hkt__build_reduce_scatter_hierarchical;
 hkt__build_fn hkt__build_all_gather_hierarchical, hkt__build_broadcast_hierarchical;

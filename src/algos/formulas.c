@@ -178,39 +178,73 @@ double hkt__volume_blocks(int p)
     return p == 1 ? 0 : hkt__messages_blocks(p) / hkt__block_count(p);
 }
 
-double hkt__volume_bruck(int p)
+/* Digits of p - 1, the largest distance. */
+static int digits(int p, int radix)
 {
-    int64_t digits = 0;
+    int count = 0;
+
+    for (int rest = p - 1; rest > 0; rest /= radix)
+        count++;
+    return count;
+}
+
+/* Messages of all-to-all by digits: one for each value of each that is not 0 and occurs. */
+static int digit_values(int p, int radix)
+{
+    int count = 0;
+
+    for (int rest = p - 1; rest > 0; rest /= radix)
+        count += rest < radix ? rest : radix - 1;
+    return count;
+}
+
+/* Blocks travel once per digit that is not 0. */
+static double digits_not_0(int p, int radix)
+{
+    int64_t count = 0;
 
     for (int item = 1; item < p; item++)
-        digits += __builtin_popcount((unsigned)item);
-    return (double)digits / p;
+        for (int rest = item; rest > 0; rest /= radix)
+            count += rest % radix != 0;
+    return (double)count / p;
 }
 
-double hkt__rounds_bruck4(int p)
+static int divisions(int p, int radix)
 {
-    return (ceil_log(p) + 1) / 2;
+    return hkt__dividing(p, radix).rounds;
 }
 
-double hkt__messages_bruck4(int p)
+/* Parcels of all rounds of a circulant algorithm. */
+static int parcels(int p, int radix)
 {
-    int messages = 0;
+    const struct hkt__halving dividing = hkt__dividing(p, radix);
+    int count = 0;
 
-    for (int64_t weight = 1; weight < p; weight *= 4)
-        for (int value = 1; value < 4; value++)
-            messages += value * weight < p;
-    return messages;
+    for (int k = 0; k < dividing.rounds; k++)
+        count += (dividing.width[k] - 1) / dividing.width[k + 1];
+    return count;
 }
 
-double hkt__volume_bruck4(int p)
-{
-    int64_t digits = 0;
-
-    for (int item = 1; item < p; item++)
-        for (int rest = item; rest > 0; rest /= 4)
-            digits += rest % 4 != 0;
-    return (double)digits / p;
-}
+#define OF_RADIX(formula, radix, f) \
+    double formula##radix(int p) \
+    { \
+        return f(p, radix); \
+    }
+OF_RADIX(hkt__rounds_bruck, 3, digits)
+OF_RADIX(hkt__rounds_bruck, 4, digits)
+OF_RADIX(hkt__rounds_bruck, 8, digits)
+OF_RADIX(hkt__messages_bruck, 3, digit_values)
+OF_RADIX(hkt__messages_bruck, 4, digit_values)
+OF_RADIX(hkt__messages_bruck, 8, digit_values)
+OF_RADIX(hkt__volume_bruck, 2, digits_not_0)
+OF_RADIX(hkt__volume_bruck, 3, digits_not_0)
+OF_RADIX(hkt__volume_bruck, 4, digits_not_0)
+OF_RADIX(hkt__volume_bruck, 8, digits_not_0)
+OF_RADIX(hkt__rounds_circulant, 4, divisions)
+OF_RADIX(hkt__rounds_circulant, 8, divisions)
+OF_RADIX(hkt__messages_circulant, 4, parcels)
+OF_RADIX(hkt__messages_circulant, 8, parcels)
+#undef OF_RADIX
 
 double hkt__messages_grid(int p)
 {

@@ -1,6 +1,6 @@
 /* Costs of the algorithms as functions of p, for the rows of the registry.
  *   rounds:   messages that follow each other on the longest path of one slice, if a rank can handle any number at
- *             once; a bound that is met when p is a power of two.
+ *             once; a bound that is met when p is a power of two, or of the row's radix.
  *   messages: messages (signals included) that the busiest rank sends, or receives, whichever is more.
  *   volume:   what the busiest rank sends, or receives, or reads and writes at peers, whichever is most; in units of
  *             n, the collective's total vector. */
@@ -26,8 +26,12 @@ hkt__formula hkt__rounds_doubling, hkt__messages_doubling; /* l; this is the vol
 hkt__formula hkt__rounds_rabenseifner, hkt__messages_rabenseifner, hkt__volume_rabenseifner; /* 2 l; 2 (P - 1) / P */
 hkt__formula hkt__rounds_tree, hkt__messages_tree, hkt__volume_tree, hkt__rounds_tree_up;
 hkt__formula hkt__rounds_blocks, hkt__messages_blocks, hkt__volume_blocks;
-hkt__formula hkt__volume_bruck; /* all-to-all: binary digits of 1 .. p - 1, over p */
-hkt__formula hkt__rounds_bruck4, hkt__messages_bruck4, hkt__volume_bruck4; /* digits to the base of 4 */
+/* To the base of a radix: digits of p - 1; values of each that occur and are not 0; such digits of 1 .. p - 1, over p. */
+hkt__formula hkt__rounds_bruck3, hkt__rounds_bruck4, hkt__rounds_bruck8;
+hkt__formula hkt__messages_bruck3, hkt__messages_bruck4, hkt__messages_bruck8;
+hkt__formula hkt__volume_bruck2, hkt__volume_bruck3, hkt__volume_bruck4, hkt__volume_bruck8;
+hkt__formula hkt__rounds_circulant4, hkt__rounds_circulant8; /* divisions of p by the radix down to 1; parcels of all these */
+hkt__formula hkt__messages_circulant4, hkt__messages_circulant8;
 hkt__formula hkt__messages_grid, hkt__volume_grid;
 /* With the default levels: how many there are, twice that, messages to the others of each group, and twice that; these taken one
  * by one, then a round per level; depth of binomial trees of each level when messages overlap (down), or are taken one by one (up). */

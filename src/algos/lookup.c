@@ -22,12 +22,21 @@ static void list_names(enum hkt_coll coll, char *out_text, size_t bytes)
     }
 }
 
+/* "bruck:2" is "bruck". */
+static bool is_called(const struct hkt__algo *algo, const char *name)
+{
+    const size_t bytes = strlen(algo->info.name);
+
+    return strncmp(name, algo->info.name, bytes) == 0
+           && (name[bytes] == '\0' || (algo->radix == 2 && strcmp(name + bytes, ":2") == 0));
+}
+
 const struct hkt__algo *hkt__algo_find(enum hkt_coll coll, const char *name)
 {
     char names[512];
 
     for (int i = 0; i < hkt__algo_count; i++)
-        if (hkt__algos[i].info.coll == coll && name != NULL && strcmp(hkt__algos[i].info.name, name) == 0)
+        if (hkt__algos[i].info.coll == coll && name != NULL && is_called(&hkt__algos[i], name))
             return &hkt__algos[i];
     list_names(coll, names, sizeof names);
     if (names[0] == '\0')
@@ -62,6 +71,7 @@ enum hkt_status hkt__algo_build_case(const struct hkt__algo *algo, const struct 
         return rc;
     rc = hkt__builder_init(&b, &args);
     b.levels = c->levels;
+    b.radix = algo->radix > 0 ? algo->radix : b.radix;
     if (rc == HKT_OK && c->nranks == 1)
         build_alone(&b);
     else if (rc == HKT_OK)

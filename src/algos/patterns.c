@@ -34,16 +34,21 @@ int hkt__binomial_size_max(int nranks)
     return max;
 }
 
-struct hkt__halving hkt__halving(int nranks)
+struct hkt__halving hkt__dividing(int nranks, int radix)
 {
-    struct hkt__halving halving = { .width = { nranks } };
+    struct hkt__halving dividing = { .width = { nranks } };
     int width = nranks;
 
     while (width > 1) {
-        width = (width + 1) / 2;
-        halving.width[++halving.rounds] = width;
+        width = (width - 1) / radix + 1;
+        dividing.width[++dividing.rounds] = width;
     }
-    return halving;
+    return dividing;
+}
+
+struct hkt__halving hkt__halving(int nranks)
+{
+    return hkt__dividing(nranks, 2);
 }
 
 struct hkt__fold hkt__fold(int nranks, int rank)

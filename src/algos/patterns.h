@@ -23,6 +23,8 @@ struct hkt__halving {
     int width[32]; /* [0, rounds]: width[0] = p, width[rounds] = 1 */
 };
 struct hkt__halving hkt__halving(int nranks);
+/** The same to another base than 2: widths p, ceil(p/radix), ... */
+struct hkt__halving hkt__dividing(int nranks, int radix);
 
 /* Folding to a power of two: of the first 2 * extra ranks the even ones hand their input to the odd ones and wait. */
 struct hkt__fold {

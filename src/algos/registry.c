@@ -22,6 +22,31 @@ static const char *even(int nranks, bool in_place)
     return nranks == 1 || nranks % 2 == 0 ? "" : "needs an even number of ranks";
 }
 
+/* With so few ranks the next smaller radix there is, or pairwise exchange, does the same. */
+static const char *above_2(int nranks, bool in_place)
+{
+    (void)in_place;
+    return nranks == 1 || nranks > 2 ? "" : "needs more than 2 ranks";
+}
+
+static const char *above_3(int nranks, bool in_place)
+{
+    (void)in_place;
+    return nranks == 1 || nranks > 3 ? "" : "needs more than 3 ranks";
+}
+
+static const char *above_4(int nranks, bool in_place)
+{
+    (void)in_place;
+    return nranks == 1 || nranks > 4 ? "" : "needs more than 4 ranks";
+}
+
+static const char *above_8(int nranks, bool in_place)
+{
+    (void)in_place;
+    return nranks == 1 || nranks > 8 ? "" : "needs more than 8 ranks";
+}
+
 static const char *composite(int nranks, bool in_place)
 {
     (void)in_place;
@@ -142,8 +167,16 @@ const struct hkt__algo hkt__algos[] = {
       .rounds = hkt__cost_linear, .messages = hkt__cost_linear, .volume = hkt__cost_share },
     { .info = { HKT_REDUCE_SCATTER, "circulant", "half of what is left goes to one rank in each round; any p", "",
                 "L", "(p-1)/p n", SRC_CIRC, 0 },
-      .build = hkt__build_reduce_scatter_circulant,
+      .build = hkt__build_reduce_scatter_circulant, .radix = 2,
       .rounds = hkt__cost_log, .messages = hkt__cost_log, .volume = hkt__cost_share },
+    { .info = { HKT_REDUCE_SCATTER, "circulant:4", "a quarter of what is left stays, to three ranks go the others", "above 4 ranks",
+                "L/2 (of up to 3 messages)", "(p-1)/p n", SRC_CIRC "; " SRC_BRUCK, 0 },
+      .build = hkt__build_reduce_scatter_circulant, .radix = 4, .restriction = above_4,
+      .rounds = hkt__messages_circulant4, .messages = hkt__messages_circulant4, .volume = hkt__cost_share },
+    { .info = { HKT_REDUCE_SCATTER, "circulant:8", "an eighth of what is left stays, to seven ranks go the others", "above 8 ranks",
+                "L/3 (of up to 7 messages)", "(p-1)/p n", SRC_CIRC "; " SRC_BRUCK, 0 },
+      .build = hkt__build_reduce_scatter_circulant, .radix = 8, .restriction = above_8,
+      .rounds = hkt__messages_circulant8, .messages = hkt__messages_circulant8, .volume = hkt__cost_share },
     { .info = { HKT_REDUCE_SCATTER, "recursive_halving",
                 "half of what is left, between ranks that differ in one bit", "power-of-two ranks",
                 "log2 p", "(p-1)/p n", SRC_TRG, 0 },
@@ -181,8 +214,16 @@ const struct hkt__algo hkt__algos[] = {
       .rounds = hkt__cost_linear, .messages = hkt__cost_linear, .volume = hkt__cost_share },
     { .info = { HKT_ALL_GATHER, "circulant", "the circulant reduce-scatter backwards; any p", "",
                 "L", "(p-1)/p n", SRC_CIRC, 0 },
-      .build = hkt__build_all_gather_circulant,
+      .build = hkt__build_all_gather_circulant, .radix = 2,
       .rounds = hkt__cost_log, .messages = hkt__cost_log, .volume = hkt__cost_share },
+    { .info = { HKT_ALL_GATHER, "circulant:4", "what a rank has grows fourfold each round; to 4 ranks in one round", "above 2 ranks",
+                "L/2 (of up to 3 messages)", "(p-1)/p n", SRC_CIRC "; " SRC_BRUCK, 0 },
+      .build = hkt__build_all_gather_circulant, .radix = 4, .restriction = above_2,
+      .rounds = hkt__rounds_circulant4, .messages = hkt__messages_circulant4, .volume = hkt__cost_share },
+    { .info = { HKT_ALL_GATHER, "circulant:8", "what a rank has grows eightfold each round; to 8 ranks in one round", "above 4 ranks",
+                "L/3 (of up to 7 messages)", "(p-1)/p n", SRC_CIRC "; " SRC_BRUCK, 0 },
+      .build = hkt__build_all_gather_circulant, .radix = 8, .restriction = above_4,
+      .rounds = hkt__rounds_circulant8, .messages = hkt__messages_circulant8, .volume = hkt__cost_share },
     { .info = { HKT_ALL_GATHER, "bruck", "what a rank has doubles each round; near ranks first; any p", "",
                 "L", "(p-1)/p n", SRC_BRUCK, 0 },
       .build = hkt__build_all_gather_bruck,
@@ -302,13 +343,21 @@ const struct hkt__algo hkt__algos[] = {
       .rounds = hkt__cost_1, .messages = hkt__cost_linear, .volume = hkt__cost_share },
     { .info = { HKT_ALL_TO_ALL, "bruck",
                 "blocks travel by the binary digits of their distance: log rounds, small blocks", "",
-                "L", "sum of popcount(1..p-1) / p n, about L/2 n", SRC_BRUCK, 0 },
-      .build = hkt__build_all_to_all_bruck,
-      .rounds = hkt__cost_log, .messages = hkt__cost_log, .volume = hkt__volume_bruck },
-    { .info = { HKT_ALL_TO_ALL, "bruck4", "blocks travel by the digits of their distance to the base of 4", "",
-                "L/2 (up to 3 messages each)", "sum of the digits of 1..p-1 that are not 0 / p n, about 3L/8 n", SRC_BRUCK, 0 },
-      .build = hkt__build_all_to_all_bruck4,
+                "L", "digits of 1..p-1 that are not 0 / p n, about L/2 n", SRC_BRUCK, 0 },
+      .build = hkt__build_all_to_all_bruck, .radix = 2,
+      .rounds = hkt__cost_log, .messages = hkt__cost_log, .volume = hkt__volume_bruck2 },
+    { .info = { HKT_ALL_TO_ALL, "bruck:3", "the same to the base of 3", "above 2 ranks",
+                "log3 p (of up to 2 messages)", "digits that are not 0 / p n, about 0.42L n", SRC_BRUCK, 0 },
+      .build = hkt__build_all_to_all_bruck, .radix = 3, .restriction = above_2,
+      .rounds = hkt__rounds_bruck3, .messages = hkt__messages_bruck3, .volume = hkt__volume_bruck3 },
+    { .info = { HKT_ALL_TO_ALL, "bruck:4", "the same to the base of 4", "above 3 ranks",
+                "L/2 (of up to 3 messages)", "digits that are not 0 / p n, about 3L/8 n", SRC_BRUCK, 0 },
+      .build = hkt__build_all_to_all_bruck, .radix = 4, .restriction = above_3,
       .rounds = hkt__rounds_bruck4, .messages = hkt__messages_bruck4, .volume = hkt__volume_bruck4 },
+    { .info = { HKT_ALL_TO_ALL, "bruck:8", "the same to the base of 8", "above 8 ranks",
+                "L/3 (of up to 7 messages)", "digits that are not 0 / p n, about 7L/24 n", SRC_BRUCK, 0 },
+      .build = hkt__build_all_to_all_bruck, .radix = 8, .restriction = above_8,
+      .rounds = hkt__rounds_bruck8, .messages = hkt__messages_bruck8, .volume = hkt__volume_bruck8 },
     { .info = { HKT_ALL_TO_ALL, "grid", "along the rows, then along the columns, of a grid of p = a b ranks, near a square",
                 "ranks that are no prime", "2 (a+b-2 messages)", "(2p-a-b)/p n", SRC_BRUCK, 0 },
       .build = hkt__build_all_to_all_grid, .restriction = composite,

@@ -79,7 +79,8 @@ enum hkt_status hkt__builder_init(struct hkt__builder *b, const struct hkt__buil
                                 .rank = args->rank,
                                 .root = args->root,
                                 .in_place = args->in_place,
-                                .user_direct = args->user_direct };
+                                .user_direct = args->user_direct,
+                                .radix = 2 };
     if (args->nranks < 1 || args->nranks > HKT_RANKS_MAX || args->rank < 0 || args->rank >= args->nranks
         || args->root < 0 || args->root >= args->nranks)
         return hkt__fail(HKT_ERR_INVALID,

@@ -15,6 +15,7 @@ struct hkt__builder {
     bool in_place;
     bool user_direct;                 /* peers can address IN and OUT too, not only SCRATCH */
     const struct hkt__levels *levels; /* groups of near ranks; NULL: nothing is known. Set after init; borrowed */
+    int radix;                        /* of algorithms that go by the digits of distances, at least 2. Set after init */
     /* Private to build.c. */
     struct hkt__build_state *state;
 };

@@ -13,7 +13,7 @@
 #include "registry_cases.h"
 #include "sched/lower.h"
 
-enum { RANKS = 16, RANKS_TELLING = 5 };
+enum { RANKS = 16, RANKS_TELLING = 9 };
 
 static bool reduces(enum hkt_coll coll)
 {

@@ -15,7 +15,7 @@
 #include "registry_cases.h"
 #include "sched/lower.h"
 
-enum { RANKS_ALL = 64, RANKS_SMALL = 12, RANKS_UNROLL = 9 };
+enum { RANKS_ALL = 64, RANKS_SMALL = 12, RANKS_UNROLL = 9, RANKS_RADIX = 17 };
 
 static int ranks_all(void)
 {
@@ -71,12 +71,19 @@ static int64_t larger(int64_t a, int64_t b)
     return a > b ? a : b;
 }
 
-/* Rounds are a bound, met by powers of two; messages and volume are exact. */
+static bool is_power(int nranks, int radix)
+{
+    while (nranks % radix == 0)
+        nranks /= radix;
+    return nranks == 1;
+}
+
+/* Rounds are a bound, met by powers of the radix; messages and volume are exact. */
 static void compare_costs(const struct cases_plan *plan, const struct hkt_verify_report *report)
 {
     const struct hkt__algo *algo = plan->algo;
     const enum hkt_coll coll = algo->info.coll;
-    const int nranks = plan->nranks;
+    const int nranks = plan->nranks, radix = algo->radix > 0 ? algo->radix : 2;
     const bool is_one_block = coll == HKT_ALL_REDUCE || coll == HKT_BROADCAST || coll == HKT_REDUCE;
     int64_t messages = 0, chunks = 0;
 
@@ -91,7 +98,7 @@ static void compare_costs(const struct cases_plan *plan, const struct hkt_verify
     const int64_t total = (int64_t)plan->scheds[0]->cuts * (is_one_block ? 1 : nranks);
     const double rounds = algo->rounds(nranks), volume = algo->volume(nranks) * (double)total;
 
-    if ((double)report->rounds > rounds || ((nranks & (nranks - 1)) == 0 && (double)report->rounds != rounds))
+    if ((double)report->rounds > rounds || (is_power(nranks, radix) && (double)report->rounds != rounds))
         fail_msg("%s %s, %d ranks: %d rounds, the registry says %g", hkt_coll_name(coll), algo->info.name, nranks,
                  report->rounds, rounds);
     if ((double)messages != algo->messages(nranks))
@@ -187,6 +194,28 @@ static void every_collective_has_a_row_for_every_case(void **state)
     }
 }
 
+/* The rows are for few radices; their builders serve all. */
+static void prove_radices(const struct hkt__algo *row, int nranks, int root, bool in_place)
+{
+    struct hkt__algo algo = *row;
+
+    algo.restriction = NULL;
+    for (algo.radix = 2; row->radix == 2 && algo.radix <= nranks + 1; algo.radix++) {
+        struct hkt_verify_report report;
+        struct cases_plan plan;
+
+        cases_build(&plan, &algo, nranks, root, in_place);
+        cases_verify(&plan, "of another radix", &report);
+        cases_free(&plan);
+    }
+}
+
+static void builders_serve_every_radix(void **state)
+{
+    (void)state;
+    for_cases(2, RANKS_RADIX, prove_radices);
+}
+
 /* needs_direct must hold exactly for the rows whose schedules touch peers' memory. */
 static void check_direct(const struct hkt__algo *algo, int nranks, int root, bool in_place)
 {
@@ -229,6 +258,10 @@ static void refusals_name_the_case(void **state)
     assert_int_equal(hkt__algo_build(one_shot, 4, 4, 0, false, &sched), HKT_ERR_INVALID);
     assert_null(sched);
 
+    assert_ptr_equal(hkt__algo_find(HKT_ALL_TO_ALL, "bruck:2"), hkt__algo_find(HKT_ALL_TO_ALL, "bruck"));
+    assert_null(hkt__algo_find(HKT_ALL_TO_ALL, "bruck:"));
+    assert_null(hkt__algo_find(HKT_ALL_TO_ALL, "bruck:4:2"));
+    assert_null(hkt__algo_find(HKT_ALL_REDUCE, "ring:2"));
     assert_null(hkt__algo_find(HKT_GATHER, "rign"));
     assert_non_null(strstr(hkt_last_error(), "binomial, linear"));
     assert_null(hkt__algo_find(HKT_GATHER, NULL));
@@ -270,6 +303,7 @@ int main(void)
         cmocka_unit_test(builders_survive_every_failing_allocation),
         cmocka_unit_test(every_row_is_right_and_costs_what_it_says),
         cmocka_unit_test(every_row_is_right_in_slices),
+        cmocka_unit_test(builders_serve_every_radix),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

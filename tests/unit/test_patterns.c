@@ -49,6 +49,12 @@ static void halving_ends_at_one(void **state)
             assert_int_equal(halving.width[k + 1], (halving.width[k] + 1) / 2);
     }
     assert_int_equal(hkt__halving(65536).rounds, 16);
+    for (int radix = 3; radix < 9; radix++)
+        for (int p = 1, rounds = 0; p <= 65536; p *= radix, rounds++) {
+            assert_int_equal(hkt__dividing(p, radix).rounds, rounds);
+            assert_int_equal(hkt__dividing(p + 1, radix).rounds, rounds + 1);
+            assert_int_equal(hkt__dividing(p + 1, radix).width[1], p / radix + 1);
+        }
 }
 
 static void fold_keeps_a_power_of_two_and_seats_every_guest(void **state)

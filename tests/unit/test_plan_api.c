@@ -27,7 +27,7 @@ static void rows_are_complete_and_unique(void **state)
         assert_int_equal(hkt_algo_get(i, &info), HKT_OK);
         assert_true(info.name[0] != '\0' && info.summary[0] != '\0' && info.restriction != NULL);
         assert_true(info.steps[0] != '\0' && info.bytes[0] != '\0' && info.source[0] != '\0');
-        assert_int_equal(hkt_algo_check(info.coll, info.name, 4, 0), HKT_OK);
+        assert_int_equal(hkt_algo_check(info.coll, info.name, 16, 0), HKT_OK);
         for (int k = 0; k < i; k++) {
             assert_int_equal(hkt_algo_get(k, &other), HKT_OK);
             assert_false(other.coll == info.coll && strcmp(other.name, info.name) == 0);
