@@ -38,10 +38,14 @@ static int print_json(const struct machines *machines, const struct hkt_candidat
         cJSON_AddStringToObject(row, "algorithm", candidates[i].algo);
         cJSON_AddBoolToObject(row, "chosen", candidates[i].chosen);
         cJSON_AddBoolToObject(row, "forced", candidates[i].forced);
-        if (candidates[i].unfit[0] == '\0')
+        if (candidates[i].unfit[0] == '\0') {
             cJSON_AddNumberToObject(row, "predicted_us", candidates[i].predicted_us);
-        else
+            cJSON_AddNumberToObject(row, "slices", candidates[i].slices);
+            cJSON_AddNumberToObject(row, "slice_bytes", (double)candidates[i].slice_bytes);
+            cJSON_AddNumberToObject(row, "lanes", candidates[i].lanes);
+        } else {
             cJSON_AddStringToObject(row, "unfit", candidates[i].unfit);
+        }
         if (candidates[i].measured_us > 0)
             cJSON_AddNumberToObject(row, "measured_us", candidates[i].measured_us);
         cJSON_AddItemToArray(list, row);
@@ -79,6 +83,7 @@ static void print_candidate(const struct hkt_candidate *candidate, double least_
     }
     printf("  %-22s %12.2f us", candidate->algo, candidate->predicted_us);
     print_largest_term(candidate);
+    printf("  %d slice%s, %d lane%s", candidate->slices, candidate->slices > 1 ? "s" : "", candidate->lanes, candidate->lanes > 1 ? "s" : "");
     if (candidate->forced)
         printf("  chosen: forced (HOCKET_ALGO)");
     else if (candidate->measured_us > 0)

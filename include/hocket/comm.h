@@ -35,8 +35,8 @@ struct hkt_config {
     const char *transport;   /* "shm,tcp" allows just these, "^tcp" all but these; NULL: HOCKET_TRANSPORT */
     const char *algo;        /* "all_reduce=ring" forces, "all_reduce=^ring" forbids; commas between; NULL: HOCKET_ALGO */
     const char *name;        /* label in errors, logs and dumps; NULL: "comm<id>" */
-    size_t slice_bytes;      /* pipeline unit; 0: HOCKET_SLICE_BYTES, else what the transports in use like */
-    int lanes;               /* channels to replicate plans over; 0: HOCKET_LANES */
+    size_t slice_bytes;      /* pipeline unit; 0: HOCKET_SLICE_BYTES, else what should be fastest */
+    int lanes;               /* channels to replicate plans over; 0: HOCKET_LANES, else what should be fastest */
     int crc;                 /* 1: CRC32C on every frame, -1: off; 0: HOCKET_CRC */
 };
 #define HKT_CONFIG_INIT { sizeof(struct hkt_config), 0, NULL, NULL, NULL, 0, 0, 0 }

@@ -87,6 +87,8 @@ struct hkt_candidate {
     const char *unfit;       /* "" or why it does not serve the case; predicted_us is then 0 */
     double predicted_us;
     double terms_us[HKT_PRICE_COUNT]; /* of predicted_us, by price */
+    size_t slice_bytes;      /* what the vector is cut in for it: of the sizes that were weighed the best for this row */
+    int slices, lanes;       /* that makes so many slices, dealt to so many replicas of its channels */
     double measured_us;      /* of the chosen one, where `hocket tune` measured it; else 0 */
     int chosen;
     int forced;              /* chosen because HOCKET_ALGO says so; what that forbids is unfit */

@@ -86,8 +86,16 @@ static enum hkt_status weigh(const struct weighing *w, const struct hkt__algo *a
     double ns = 0;
     enum hkt_status rc = HKT_OK;
 
-    if (candidate.unfit[0] == '\0')
-        rc = hkt__select_predict(algo, w->args, w->prices, w->table, candidate.terms_us, &ns);
+    if (candidate.unfit[0] == '\0') {
+        struct hkt__cut cut = {0};
+
+        rc = hkt__select_cut(algo, w->args, w->prices, w->table, &cut);
+        if (rc == HKT_OK)
+            rc = hkt__select_predict(algo, w->args, w->prices, w->table, candidate.terms_us, &ns);
+        candidate.slice_bytes = cut.slice_bytes;
+        candidate.slices = cut.slices;
+        candidate.lanes = cut.lanes;
+    }
     candidate.predicted_us = ns / 1e3;
     for (int i = 0; i < HKT__PRICE_COUNT; i++)
         candidate.terms_us[i] /= 1e3;
@@ -125,6 +133,16 @@ static enum hkt_status weigh_all(const struct weighing *w, struct hkt_candidate 
     return HKT_OK;
 }
 
+/** "ring 71.20", and its slices and lanes where there are several. */
+static size_t print_other(char *text, size_t bytes, const char *before, const struct hkt_candidate *other)
+{
+    const int used = snprintf(text, bytes, "%s%s %.2f", before, other->algo, other->predicted_us);
+
+    if (other->slices < 2 || used < 0 || (size_t)used >= bytes)
+        return (size_t)used;
+    return (size_t)used + (size_t)snprintf(text + used, bytes - (size_t)used, " (%d slices, %d lanes)", other->slices, other->lanes);
+}
+
 void hkt__choice_log(const struct hkt_comm *comm, const struct hkt__select_args *args, const struct hkt__choice *choice,
                      const struct hkt__bind *bind)
 {
@@ -140,8 +158,7 @@ void hkt__choice_log(const struct hkt_comm *comm, const struct hkt__select_args 
     hkt__bound(args, &comm->routes.prices, comm->routes.all_memory, &bound);
     for (int i = 1; i < count && i < CANDIDATES_MAX && used < sizeof others; i++)
         if (candidates[i].unfit[0] == '\0')
-            used += (size_t)snprintf(others + used, sizeof others - used, "%s%s %.2f", used > 0 ? ", " : "; others: ",
-                                     candidates[i].algo, candidates[i].predicted_us);
+            used += print_other(others + used, sizeof others - used, used > 0 ? ", " : "; others: ", &candidates[i]);
     hkt__log(HKT__SUB_PLAN, HKT__LOG_INFO,
              "%s: %s of %zu bytes over %d ranks: %s, %d slices, %d lanes, predicted %.2f us%s; bound %.2f%s", comm->name,
              hkt_coll_name(args->coll), args->bytes, comm->nranks, choice->algo->info.name, bind->nslices, bind->channels,
@@ -229,7 +246,7 @@ static bool find_homes(const struct hkt_choice_query *query, bool may_keep, stru
 }
 
 /** The machines that the query names, or one, whose ranks may keep to its cores. */
-static enum hkt_status find_site(const struct hkt_choice_query *query, bool may_keep, struct hkt__site *out_site)
+static enum hkt_status find_site(const struct hkt_choice_query *query, bool is_memory, bool may_keep, struct hkt__site *out_site)
 {
     struct hkt__topo_place *places = hkt__calloc((size_t)query->nranks, sizeof *places);
     enum hkt_status rc = HKT_OK;
@@ -238,13 +255,13 @@ static enum hkt_status find_site(const struct hkt_choice_query *query, bool may_
         return hkt__fail(HKT_ERR_NOMEM, "no memory for the places of %d ranks", query->nranks);
     if (query->topo != NULL)
         rc = hkt__topo_places(query->topo, query->nodes, query->nranks, places);
-    const bool is_known = find_homes(query, may_keep, places) || query->topo != NULL;
+    const bool is_known = find_homes(query, is_memory && may_keep, places) || query->topo != NULL;
 
     if (rc == HKT_OK)
         rc = hkt__site_make(places, query->nranks, out_site);
     hkt__free(places);
     if (rc == HKT_OK && is_known)
-        hkt__site_crowd(out_site, query->crowd);
+        hkt__site_crowd(out_site, query->crowd, !is_memory);
     return rc;
 }
 
@@ -315,7 +332,7 @@ static enum hkt_status think(const struct hkt_choice_query *query, struct though
     if (rc == HKT_OK)
         rc = find_caps(query->transport, &caps);
     if (rc == HKT_OK)
-        rc = find_site(query, settings->spread && (caps.flags & HKT__TP_MEMORY) != 0, &out->site);
+        rc = find_site(query, (caps.flags & HKT__TP_MEMORY) != 0, settings->spread, &out->site);
     if (rc == HKT_OK)
         rc = load_tune(settings, query->nranks, &out->tune);
     if (rc < 0) {
@@ -330,7 +347,8 @@ static enum hkt_status think(const struct hkt_choice_query *query, struct though
         .in_place = query->in_place && hkt__in_place_is_agreed(query->coll),
         .direct_ok = is_memory, .user_ok = is_memory && ((caps.flags & HKT__TP_USER) != 0 || query->registered),
         .copy_ok = is_memory && may_copy(query, settings), .ordered = settings->deterministic[0] != '\0',
-        .slice_bytes = slice_bytes(settings, &caps, query, out->site.nhosts), .scratch_bytes = (size_t)settings->scratch_bytes,
+        .slice_bytes = slice_bytes(settings, &caps, query, out->site.nhosts), .slices_set = settings->slice_bytes > 0,
+        .lanes = (int)settings->lanes, .lanes_max = HKT__COLL_LANES, .scratch_bytes = (size_t)settings->scratch_bytes,
         .site = &out->site, .tuned = find_table(query, out), .wish = &out->wish};
     set_prices(query, &caps, out);
     return HKT_OK;
@@ -385,8 +403,8 @@ enum hkt_status hkt_comm_candidates(struct hkt_comm *comm, const struct hkt_choi
         .direct_ok = comm->routes.all_memory,
         .user_ok = comm->routes.all_user || (comm->routes.all_memory && query->registered),
         .copy_ok = comm->routes.all_copy, .ordered = comm->options.ordered, .slice_bytes = hkt__comm_slice_bytes(comm, query->bytes),
-        .scratch_bytes = comm->env.scratch_bytes, .site = &comm->site, .tuned = hkt__comm_tuned(comm),
-        .wish = &comm->options.wish};
+        .slices_set = comm->options.slice_bytes_set > 0, .lanes = comm->options.channels, .lanes_max = HKT__COLL_LANES,
+        .scratch_bytes = comm->env.scratch_bytes, .site = &comm->site, .tuned = hkt__comm_tuned(comm), .wish = &comm->options.wish};
     struct hkt__prices prices = comm->routes.prices;
     const struct weighing weighing = {&args, &prices, comm->planning.work};
 

@@ -321,7 +321,7 @@ static enum hkt_status connect_members(struct hkt_comm *comm, const struct hkt__
         if (comm->routes.doms[t] != NULL)
             rc = connect_domain(comm, t, all);
     comm->routes.prices = all[0].prices;
-    hkt__site_crowd(&comm->site, all[0].keeps_cores ? comm->routes.prices.crowd : 1);
+    hkt__site_crowd(&comm->site, all[0].keeps_cores ? comm->routes.prices.crowd : 1, comm->routes.prices.over_sockets);
     comm->routes.tuned = all[0].tuned;
     agree_slices(comm, all);
     hkt__free(all);

@@ -100,7 +100,7 @@ struct hkt__comm_options {
     struct hkt__wait_policy wait;
     size_t slice_bytes_set;                  /* by the user; 0: not */
     size_t slice_bytes, slice_bytes_least;   /* in force, the same on all members; of small vectors (hkt__comm_slice_bytes) */
-    int channels;
+    int channels;                            /* that plans are replicated over, said by the user; 0: chosen */
     bool crc;
     bool ordered;                            /* reductions sum in rank order */
     struct hkt__wish wish;

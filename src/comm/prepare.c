@@ -50,7 +50,8 @@ static struct hkt__select_args select_args(const struct hkt__call *call)
         .coll = call->coll, .nranks = comm->nranks, .in_place = call->in_place && hkt__in_place_is_agreed(call->coll),
         .direct_ok = comm->routes.all_memory, .user_ok = comm->routes.all_user || call->registered,
         .copy_ok = comm->routes.all_copy, .ordered = comm->options.ordered, .bytes = bytes,
-        .slice_bytes = hkt__comm_slice_bytes(comm, bytes), .scratch_bytes = comm->env.scratch_bytes, .site = &comm->site,
+        .slice_bytes = hkt__comm_slice_bytes(comm, bytes), .slices_set = comm->options.slice_bytes_set > 0,
+        .lanes = comm->options.channels, .lanes_max = HKT__COLL_LANES, .scratch_bytes = comm->env.scratch_bytes, .site = &comm->site,
         .tuned = hkt__comm_tuned(comm), .wish = call->is_internal ? NULL : &comm->options.wish};
 }
 
@@ -76,7 +77,7 @@ size_t hkt__block_elems_max(const struct hkt__call *call)
     return most;
 }
 
-static enum hkt_status slice(const struct hkt__call *call, struct hkt__prepared *prepared)
+static enum hkt_status slice(const struct hkt__call *call, const struct hkt__cut *cut, struct hkt__prepared *prepared)
 {
     const struct hkt_comm *comm = call->comm;
     const struct hkt__sched *shape = hkt__plan_shape(prepared->cached->plan);
@@ -87,14 +88,9 @@ static enum hkt_status slice(const struct hkt__call *call, struct hkt__prepared 
         prepared->bind.channels = prepared->bind.nslices = 1; /* nothing is staged: nothing to cut */
         return HKT_OK;
     }
-    prepared->bind.channels = direct ? 1 : comm->options.channels;
-    while (prepared->bind.channels > 1 && prepared->bind.channels * shape->nlanes > HKT__COLL_LANES)
-        prepared->bind.channels /= 2;
-    const size_t elem_bytes = hkt_dtype_size(call->dtype);
-    const size_t slice_bytes = hkt__comm_slice_bytes(comm, hkt__vector_elems(call) * elem_bytes);
-
-    return hkt__lower_slices(shape, hkt__block_elems_max(call), elem_bytes, slice_bytes, scratch_bytes, HKT__SCRATCH_INSTANCES,
-                             &prepared->bind.nslices, &prepared->bind.scratch_pitch);
+    prepared->bind.channels = cut->lanes;
+    return hkt__lower_slices(shape, hkt__block_elems_max(call), hkt_dtype_size(call->dtype), cut->slice_bytes, scratch_bytes,
+                             HKT__SCRATCH_INSTANCES, &prepared->bind.nslices, &prepared->bind.scratch_pitch);
 }
 
 /** The counts that all ranks pass, in 31 bits: messages carry their own count alone, and signals none. FNV-1a over words
@@ -162,7 +158,7 @@ static enum hkt_status prepare_anew(const struct hkt__call *call, struct hkt__pr
     if (rc == HKT_OK)
         rc = hkt__plans_get(comm, prepared.algo, call->root < 0 ? 0 : call->root, call->in_place, &prepared.cached);
     if (rc == HKT_OK)
-        rc = slice(call, &prepared);
+        rc = slice(call, &choice.cut, &prepared);
     if (rc == HKT_OK)
         rc = hkt__run_reserve(comm->run, prepared.cached->plan, prepared.bind.channels);
     if (rc < 0)
@@ -176,7 +172,8 @@ static enum hkt_status prepare_anew(const struct hkt__call *call, struct hkt__pr
     if (prepared.is_plain && prepared.bind.grid.cuts == 1 && prepared.bind.nslices == 1)
         prepared.bind.chunk_bytes = call->count * prepared.bind.elem_bytes;
     prepared.bind.stamp = hkt__call_stamp(call);
-    prepared.bind.stamp.call |= hkt__call_pack(0, 0, 0, (unsigned)(prepared.algo - hkt__algos), 0);
+    prepared.bind.stamp.call |= hkt__call_pack(0, 0, 0, (unsigned)(prepared.algo - hkt__algos), 0) |
+                                hkt__call_cut(prepared.bind.nslices, prepared.bind.channels);
     prepared.bind.streaming = hkt__vector_elems(call) * hkt_dtype_size(call->dtype) >= HKT__NT_BYTES;
     if (call->op != HKT_OP_COUNT) {
         const enum hkt_op built_in = op < HKT_OP_USER ? call->op : HKT_SUM;

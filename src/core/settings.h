@@ -43,8 +43,8 @@
     X(shm_bytes, "HOCKET_SHM_BYTES", bytes, 1048576, 1099511627776, "16G", "address space of a rank's shared segment; pages are used only when touched") \
     X(scratch_bytes, "HOCKET_SCRATCH_BYTES", bytes, 65536, 1073741824, "4M", "scratch of one communicator, reused by its operations") \
     X(cma, "HOCKET_CMA", flag, 0, 1, "1", "copy between processes in one step (process_vm_readv) where the system allows it") \
-    X(slice_bytes, "HOCKET_SLICE_BYTES", bytes, 0, 16777216, "0", "pipeline unit, 256 or more: a larger chunk is cut into slices; 0: what the transport likes, 64K, verbs 256K, tcp between fast hosts of one rank up to 128K") \
-    X(lanes, "HOCKET_LANES", int, 1, 4, "1", "channels a plan is replicated over")                                     \
+    X(slice_bytes, "HOCKET_SLICE_BYTES", bytes, 0, 16777216, "0", "pipeline unit, 256 or more: a larger chunk is cut into slices; 0: what should be fastest of one to eight times what the transport likes, 64K, verbs 256K, tcp between fast hosts of one rank up to 128K") \
+    X(lanes, "HOCKET_LANES", int, 0, 4, "0", "channels a plan is replicated over; 0: the number that should be fastest")                                     \
     X(crc, "HOCKET_CRC", flag, 0, 1, "0", "CRC32C on every frame")                                                     \
     X(spin, "HOCKET_SPIN", int, -1, 1000000, "-1", "polls before yielding the core; -1: 2000, or 2 where ranks outnumber cores")  \
     X(yield, "HOCKET_YIELD", int, -1, 1000000, "-1", "yields before sleeping; -1: 400; 0 with HOCKET_SPIN=1000000 spins only") \

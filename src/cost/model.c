@@ -52,6 +52,13 @@
 #define ASKED_BYTES 12000.0
 #define ASKED_FIXED 0.067
 #define ASKED_MOST 1.3
+/* Longer messages are no single ones any more: memory takes them by slots, sockets by frames, of which two are on their way at once
+ * (two sockets). Slices of more than 64 KiB gained nothing in shared memory, of more than 512 KiB nothing over sockets
+ * (docs/bench/2026-11-30-cuts.md). */
+#define WHOLE_BYTES 65536.0
+#define WHOLE_BYTES_SOCKETS 524288.0
+/* A channel more to look at. Same slices on 2 and 4 lanes of 2 to 4 ranks took 1.0 to 1.3 times as long, the same document says. */
+#define LANE_SHARE 0.03
 #define STREAM_GAP 0.12     /* lines of one message after the other travel no faster: 32 bytes to one rank take 110 ns, twice 32 190 */
 
 const struct hkt__price_info hkt__price_infos[HKT__PRICE_COUNT] = {
@@ -169,8 +176,7 @@ void hkt__model_caches(const struct hkt__prices *prices, int host_ranks, double 
     out_shares->near = 1 - (1 - L1_SHARE) * share_in_l1(prices, touched);
 }
 
-/** Slices of a call, as hkt__lower_slices cuts it. */
-static double count_slices(const struct hkt__profile *profile, const struct hkt__model_args *args)
+double hkt__model_slices(const struct hkt__profile *profile, const struct hkt__model_args *args)
 {
     const double block = (double)args->bytes / profile->blocks;
     const int32_t slots = profile->scratch_chunks * SCRATCH_INSTANCES;
@@ -231,18 +237,20 @@ static void add_bytes(double *amounts, enum hkt__price first, double bytes, cons
 /** How much of the cost of a payload a message of some bytes pays. Its first lines come one after the other, further ones are fetched
  *  ahead, more of them the longer it is; and what is not small goes in several steps. Small ones on different lanes come side by
  *  side, unless ranks wait for each other; then places of larger ones come back in time (`asks`). Sockets make no difference. */
-static double payload_share(double bytes, bool asks, const struct rates *rates)
+static double payload_share(double message_bytes, bool asks, const struct rates *rates)
 {
+    const double whole = rates->over_sockets ? WHOLE_BYTES_SOCKETS : WHOLE_BYTES, bytes = fmin(message_bytes, whole);
     const double lines = fmin(1, sqrt(bytes / (rates->over_sockets ? PAYLOAD_BYTES_SOCKETS : PAYLOAD_BYTES)));
+    const double messages = message_bytes > whole ? message_bytes / whole : 1;
 
     if (bytes <= INLINE_BYTES)
         return 0;
     if (rates->over_sockets)
-        return lines;
+        return messages * lines;
     if (bytes > SMALL_BYTES && asks)
-        return fmax(sqrt(SMALL_BYTES / PAYLOAD_BYTES), fmin(ASKED_MOST, ASKED_FIXED + bytes / ASKED_BYTES));
+        return messages * fmax(sqrt(SMALL_BYTES / PAYLOAD_BYTES), fmin(ASKED_MOST, ASKED_FIXED + bytes / ASKED_BYTES));
     if (bytes > SMALL_BYTES)
-        return SLOT_SHARE + (1 - SLOT_SHARE) * lines;
+        return messages * (SLOT_SHARE + (1 - SLOT_SHARE) * lines);
     return fmax(SMALL_SHARE, lines * (rates->has_lanes ? LANES_SHARE : 1));
 }
 
@@ -254,12 +262,20 @@ static double dirty_share(double bytes, const struct rates *rates)
     return rates->exchanges ? DIRTY_EXTRA * fmax(0, fmin(1, fmin((share - 1. / 12) * 6, (2. / 3 - share) * 6))) : 0;
 }
 
+/** What else a long message is: so many more, over sockets. */
+static double more_messages(double bytes)
+{
+    return fmax(0, bytes / WHOLE_BYTES_SOCKETS - 1);
+}
+
 /** n bytes of work, `times` over. */
 static void add_work(double *amounts, const struct hkt__work *work, double n, double times, const struct rates *rates)
 {
     amounts[HKT__PRICE_MESSAGE] +=
         times * (work->messages + (rates->over_sockets ? work->signals + POST_EXTRA * (2 * work->posts - work->messages) : 0));
     amounts[HKT__PRICE_ROUND] += times * rates->gap * work->messages;
+    if (work->parcels > 0 && rates->over_sockets)
+        amounts[HKT__PRICE_MESSAGE] += times * work->parcels * more_messages(n * (work->sent + work->received) / work->parcels);
     if (work->parcels > 0)
         amounts[HKT__PRICE_PAYLOAD] +=
             times * work->parcels *
@@ -270,7 +286,9 @@ static void add_work(double *amounts, const struct hkt__work *work, double n, do
         (work->accesses + (rates->far ? fmax(0, n * work->bounced / BOUNCE_BYTES - 1) : -PUT_HIDDEN * work->puts));
     add_bytes(amounts, HKT__PRICE_SEND_L2, times * n * work->sent, rates);
     add_bytes(amounts, HKT__PRICE_RECEIVE_L2, times * n * work->received, rates);
-    amounts[HKT__PRICE_NET_MESSAGE] += times * work->net_messages;
+    if (work->net_messages > 0)
+        amounts[HKT__PRICE_NET_MESSAGE] +=
+            times * work->net_messages * (1 + more_messages(n * (work->net_sent + work->net_received) / work->net_messages));
     add_bytes(amounts, HKT__PRICE_NET_SEND_L2, times * n * work->net_sent, rates);
     add_bytes(amounts, HKT__PRICE_NET_RECEIVE_L2, times * n * work->net_received, rates);
     add_near_bytes(amounts, HKT__PRICE_COPY_L2, times * n * (work->copied + (rates->far ? 0 : work->stored)), rates);
@@ -334,11 +352,12 @@ static void add_waits(double *amounts, const struct hkt__profile *profile, const
         amounts[HKT__PRICE_SWITCH] += prices->crowd * turns_of(profile, prices, waits);
 }
 
-/** One slice of n bytes, whichever rank is busiest, or all together where they share cores or the link of their host. */
+/** One slice of n bytes, whichever rank is busiest, or all together where they share cores or the link of their host. Where nobody knows
+ *  who shares one (over sockets; in memory it is known as a rule) the busiest rank shares its core with others like the mean. */
 static void consider_ranks(struct dearest *dearest, const struct hkt__profile *profile, double n,
                            const struct hkt__waits *waits, const struct rates *rates)
 {
-    const double crowd = dearest->prices->crowd;
+    const double crowd = dearest->prices->crowd, beside = rates->over_sockets && profile->ncores == 0 ? crowd - 1 : 0;
 
     for (int32_t i = -1; i < profile->nlooks; i++) {
         double amounts[HKT__PRICE_COUNT] = {0};
@@ -347,6 +366,8 @@ static void consider_ranks(struct dearest *dearest, const struct hkt__profile *p
         if (i < 0 || profile->npaths == 0)
             add_waits(amounts, profile, dearest->prices, waits);
         add_work(amounts, i < 0 ? &profile->mean : &profile->looks[i], n, i < 0 ? crowd : 1, rates);
+        if (i >= 0 && beside > 0)
+            add_work(amounts, &profile->mean, n, beside, rates);
         consider(dearest, amounts);
     }
     for (int32_t i = 0; i < profile->ncores; i++) {
@@ -396,6 +417,19 @@ static struct hkt__waits waits_of(const struct hkt__profile *profile, const stru
     return waits;
 }
 
+/** Waits of all slices but the first between hosts, of a slice's: on one lane no slice sends to a peer before the one before it has
+ *  sent all it has for it. */
+static double waits_held(const struct hkt__profile *profile, const struct hkt__model_args *args, double slices)
+{
+    return profile->in_a_row > 1 ? (slices - 1) * (1 - 1.0 / profile->in_a_row) / fmax(1, args->lanes) : 0;
+}
+
+/** What lanes beyond the first cost, as a multiple of all else. */
+static double lanes_burden(const struct hkt__profile *profile, const struct hkt__model_args *args)
+{
+    return 1 + LANE_SHARE * (fmax(1, args->lanes) - 1) * fmin(fmax(1, profile->peers), PEERS_FITTED);
+}
+
 static double burden_of(double peers, double share, double most)
 {
     return 1 + share * (fmax(1, fmin(peers, most)) - 1);
@@ -404,7 +438,7 @@ static double burden_of(double peers, double share, double most)
 void hkt__model_amounts(const struct hkt__profile *profile, const struct hkt__prices *prices,
                         const struct hkt__model_args *args, double out_amounts[HKT__PRICE_COUNT])
 {
-    const double slices = count_slices(profile, args), n = (double)args->bytes / slices;
+    const double slices = hkt__model_slices(profile, args), n = (double)args->bytes / slices;
     static const struct hkt__waits none = {0, 0};
     const struct hkt__waits waits = waits_of(profile, prices);
     const bool alternates = profile->alternate > 0 && prices->crowd > 1;
@@ -430,9 +464,12 @@ void hkt__model_amounts(const struct hkt__profile *profile, const struct hkt__pr
         out_amounts[i] = (i == HKT__PRICE_NET_WIRE ? net_burden : burden) * (wait * first.amounts[i] + (slices - wait) * rest.amounts[i]);
     if (prices->over_sockets && prices->crowd > 1)
         out_amounts[HKT__PRICE_MESSAGE] *= wait + (1 - wait) * BATCH_SHARE;
+    out_amounts[HKT__PRICE_NET_ROUND] += waits_held(profile, args, slices) * waits.net_rounds;
     out_amounts[HKT__PRICE_NET_MESSAGE] += wait * NET_QUEUE_SHARE * profile->net_others;
     for (int i = HKT__PRICE_NET_WIRE; i < HKT__PRICE_COUNT; i++)
         out_amounts[i] *= burst(profile, slices);
+    for (int i = 0; i < HKT__PRICE_COUNT && args->lanes > 1; i++)
+        out_amounts[i] *= lanes_burden(profile, args);
     out_amounts[HKT__PRICE_CALL] += 1;
     out_amounts[HKT__PRICE_SHARED_CALL] += profile->touches_peers;
 }

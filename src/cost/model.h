@@ -1,6 +1,7 @@
 /* The cost model: what a call should take. It is a sum of amounts times prices (prices.h):
  *   a call, and for its first slice the critical path of the schedule: rounds of waiting, messages, steps, bytes by what
  *   happens to them; for every further slice the busiest rank alone, since slices overlap;
+ *   over several lanes slices wait less for each other, and each lane is more to look at;
  *   between hosts, no less than the link of the busiest host takes for what all its ranks send;
  *   where ranks outnumber cores (crowd > 1) work adds up: crowd times the mean rank, if that is more, and ranks switch;
  *   those that are bound to one core exchange messages at a lower price (site.h).
@@ -31,6 +32,7 @@ struct hkt__model_args {
     size_t bytes;                         /* n */
     double touched;                       /* bytes of a rank's buffers, as a multiple of n */
     size_t slice_bytes, scratch_bytes;    /* what cuts n into slices */
+    int32_t lanes;                        /* replicas of the schedule's lanes, which slices are dealt to; 0: one */
     int host_ranks;                       /* ranks of each host; 0: not known */
     bool one_slice;                       /* nothing is staged: nothing is cut */
     bool far;                             /* memory of peers is reached by system calls */
@@ -44,6 +46,8 @@ struct hkt__cache_shares {
  *  a share each of their core's second level and of the last one (fitted for ranks that have one to themselves, whatever the others take). */
 void hkt__model_caches(const struct hkt__prices *prices, int host_ranks, double touched,
                        struct hkt__cache_shares *out_shares);
+/** How many slices a call is cut in: hkt__lower_slices by shares of the vector. */
+double hkt__model_slices(const struct hkt__profile *profile, const struct hkt__model_args *args);
 /** How much of each price a call pays. */
 void hkt__model_amounts(const struct hkt__profile *profile, const struct hkt__prices *prices,
                         const struct hkt__model_args *args, double out_amounts[HKT__PRICE_COUNT]);

@@ -128,25 +128,31 @@ static enum hkt_status build(const struct maker *maker, int number, struct hkt__
     return hkt__algo_build_case(maker->algo, &c, out_sched);
 }
 
-/** Ranks that this one exchanges messages with, `share` of each. */
+/** Ranks that this one exchanges messages with, `share` of each; and how many it sends in a row. */
 static enum hkt_status count_peers(const struct maker *maker, const struct hkt__sched *sched, double share,
                                    struct hkt__profile *profile)
 {
+    const size_t lanes = (size_t)sched->nlanes;
     bool *seen = hkt__calloc((size_t)sched->nranks, sizeof *seen);
+    int32_t *sent = hkt__calloc((size_t)sched->nranks * lanes, sizeof *sent);
+    const bool ok = seen != NULL && sent != NULL;
 
-    if (seen == NULL)
-        return hkt__fail(HKT_ERR_NOMEM, "no memory to count the peers of %s", maker->algo->info.name);
-    for (int32_t i = 0; i < sched->nsteps; i++) {
-        const int32_t peer = sched->steps[i].peer;
+    for (int32_t i = 0; i < sched->nsteps && ok; i++) {
+        const struct hkt__step *step = &sched->steps[i];
 
-        if (peer < 0 || seen[peer])
+        if (step->peer < 0)
             continue;
-        seen[peer] = true;
+        if (step->kind == HKT__SEND && ++sent[(size_t)step->peer * lanes + step->lane] > profile->in_a_row)
+            profile->in_a_row++;
+        if (seen[step->peer])
+            continue;
+        seen[step->peer] = true;
         profile->peers += share;
-        profile->net_peers += hkt__footing_link(&maker->footing, sched->rank, peer).is_net ? share : 0;
+        profile->net_peers += hkt__footing_link(&maker->footing, sched->rank, step->peer).is_net ? share : 0;
     }
     hkt__free(seen);
-    return HKT_OK;
+    hkt__free(sent);
+    return ok ? HKT_OK : hkt__fail(HKT_ERR_NOMEM, "no memory to count the peers of %s", maker->algo->info.name);
 }
 
 static void add_look(struct hkt__profile *profile, const struct hkt__work *work, int looks)

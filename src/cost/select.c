@@ -9,6 +9,12 @@
 /* Predictions that differ by less are alike: between ranks of a host; between hosts. */
 #define TIE 0.025
 #define TIE_HOSTS 0.01
+/* Slices and lanes other than the usual must save as much of the time. */
+#define TIE_CUT 0.03
+/* The largest slices that were measured (docs/bench/2026-11-30-cuts.md); larger ones are the user's or a transport's affair. */
+#define SLICE_MOST ((size_t)512 << 10)
+/* Rows that take longer than so many times the least, cut as usual, are not cut otherwise: other cuts save up to a third. */
+#define WORTH_CUTTING 1.5
 
 /** Profiles by registry row and placement, made when first asked for. */
 struct hkt__work_table {
@@ -103,20 +109,108 @@ double hkt__touched_share(const struct hkt__select_args *args)
     }
 }
 
-enum hkt_status hkt__select_predict(const struct hkt__algo *algo, const struct hkt__select_args *args,
-                                    const struct hkt__prices *prices, struct hkt__work_table *table, double *out_terms,
-                                    double *out_ns)
+static struct hkt__model_args model_args(const struct hkt__algo *algo, const struct hkt__select_args *args, size_t slice_bytes, int lanes)
 {
-    const struct hkt__model_args model = {.bytes = args->bytes, .touched = hkt__touched_share(args), .slice_bytes = args->slice_bytes,
-                                          .scratch_bytes = args->scratch_bytes, .one_slice = algo->user_direct,
-                                          .host_ranks = args->nranks / (args->site != NULL ? args->site->nhosts : 1),
-                                          .far = algo->user_direct && !args->user_ok};
-    double amounts[HKT__PRICE_COUNT], ns = 0;
+    return (struct hkt__model_args){.bytes = args->bytes, .touched = hkt__touched_share(args), .slice_bytes = slice_bytes, .lanes = lanes,
+                                    .scratch_bytes = args->scratch_bytes, .one_slice = algo->user_direct,
+                                    .host_ranks = args->nranks / (args->site != NULL ? args->site->nhosts : 1),
+                                    .far = algo->user_direct && !args->user_ok};
+}
+
+/** As usual, or as the user says. Who touches memory of peers has no channels to replicate. */
+static void cut_as_usual(const struct hkt__algo *algo, const struct hkt__select_args *args, const struct hkt__prices *prices,
+                         const struct hkt__profile *profile, struct hkt__cut *out_cut)
+{
+    const int most = args->lanes_max > 0 ? args->lanes_max : 1;
+    int lanes = algo->info.needs_direct || args->lanes < 1 ? 1 : args->lanes;
+
+    while (lanes > 1 && lanes * profile->nlanes > most)
+        lanes /= 2;
+    const struct hkt__model_args model = model_args(algo, args, args->slice_bytes, lanes);
+
+    *out_cut = (struct hkt__cut){args->slice_bytes, (int)hkt__model_slices(profile, &model), lanes,
+                                 hkt__model_ns(profile, prices, &model)};
+}
+
+/** Cuts that a row is weighed in: the usual one first, then by how near they are to it. */
+struct cuts {
+    struct hkt__cut list[12]; /* four sizes of slices, three numbers of lanes */
+    int count;
+};
+
+/** Add slices of a size on all numbers of lanes, unless a size before makes as many. */
+static void add_cuts(const struct hkt__algo *algo, const struct hkt__select_args *args, const struct hkt__prices *prices,
+                     const struct hkt__profile *profile, size_t slice_bytes, struct cuts *cuts)
+{
+    const bool is_usual = slice_bytes == args->slice_bytes, is_free = args->lanes == 0 && !algo->info.needs_direct;
+    struct hkt__model_args model = model_args(algo, args, slice_bytes, cuts->list[0].lanes);
+    const int slices = (int)hkt__model_slices(profile, &model);
+
+    for (int i = 0; i < cuts->count && !is_usual; i++)
+        if (cuts->list[i].slices == slices)
+            return;
+    for (int lanes = cuts->list[0].lanes; lanes == cuts->list[0].lanes || (is_free && lanes <= slices && lanes * profile->nlanes <= args->lanes_max);
+         lanes *= 2) {
+        model.lanes = lanes;
+        if (!is_usual || lanes != cuts->list[0].lanes)
+            cuts->list[cuts->count++] = (struct hkt__cut){slice_bytes, slices, lanes, hkt__model_ns(profile, prices, &model)};
+    }
+}
+
+/** Look for a better cut than the usual one. */
+static void improve_cut(const struct hkt__algo *algo, const struct hkt__select_args *args, const struct hkt__prices *prices,
+                        const struct hkt__profile *profile, struct hkt__cut *cut)
+{
+    static const size_t factors[] = {1, 2, 4, 8};
+    const size_t usual = args->slice_bytes, most = usual > SLICE_MOST ? usual : SLICE_MOST;
+    struct cuts cuts = {.list = {*cut}, .count = 1};
+    double least = cut->ns;
+
+    if (algo->user_direct)
+        return;
+    for (int i = 0; i < (args->slices_set ? 1 : 4); i++) {
+        const size_t slice_bytes = usual * factors[i];
+
+        if (slice_bytes <= most)
+            add_cuts(algo, args, prices, profile, slice_bytes, &cuts);
+    }
+    for (int i = 1; i < cuts.count; i++)
+        least = cuts.list[i].ns < least ? cuts.list[i].ns : least;
+    for (int i = 0; i < cuts.count; i++) {
+        if (cuts.list[i].ns > least * (1 + TIE_CUT))
+            continue;
+        *cut = cuts.list[i];
+        return;
+    }
+}
+
+enum hkt_status hkt__select_cut(const struct hkt__algo *algo, const struct hkt__select_args *args, const struct hkt__prices *prices,
+                                struct hkt__work_table *table, struct hkt__cut *out_cut)
+{
     const struct hkt__profile *profile = NULL;
     const enum hkt_status rc = find_profile(algo, args, table, &profile);
 
     if (rc < 0)
         return rc;
+    cut_as_usual(algo, args, prices, profile, out_cut);
+    improve_cut(algo, args, prices, profile, out_cut);
+    return HKT_OK;
+}
+
+enum hkt_status hkt__select_predict(const struct hkt__algo *algo, const struct hkt__select_args *args, const struct hkt__prices *prices,
+                                    struct hkt__work_table *table, double *out_terms, double *out_ns)
+{
+    double amounts[HKT__PRICE_COUNT], ns = 0;
+    const struct hkt__profile *profile = NULL;
+    struct hkt__cut cut;
+    enum hkt_status rc = hkt__select_cut(algo, args, prices, table, &cut);
+
+    if (rc == HKT_OK)
+        rc = find_profile(algo, args, table, &profile);
+    if (rc < 0)
+        return rc;
+    const struct hkt__model_args model = model_args(algo, args, cut.slice_bytes, cut.lanes);
+
     hkt__model_amounts(profile, prices, &model, amounts);
     for (int i = 0; i < HKT__PRICE_COUNT; i++) {
         amounts[i] *= prices->price[i];
@@ -144,7 +238,8 @@ const struct hkt__tune_row *hkt__select_tuned(const struct hkt__select_args *arg
 /** A row that serves the case. */
 struct weighed {
     const struct hkt__algo *algo;          /* NULL: none yet */
-    double ns, rounds, copied;             /* messages in a row; share of the vector, by all ranks on average */
+    struct hkt__cut cut;
+    double rounds, copied;                 /* messages in a row; share of the vector, by all ranks on average */
     int32_t cuts;
 };
 
@@ -154,56 +249,75 @@ struct weighed {
 static bool is_preferred(const struct hkt__select_args *args, const struct weighed *a, const struct weighed *b)
 {
     if (args->site != NULL && args->site->nhosts > 1)
-        return args->site->levels.count > 0 && a->algo->by_groups && (!b->algo->by_groups || a->ns < b->ns);
+        return args->site->levels.count > 0 && a->algo->by_groups && (!b->algo->by_groups || a->cut.ns < b->cut.ns);
     return a->rounds <= b->rounds && (a->copied < b->copied || (a->copied <= b->copied && a->cuts > 1 && b->cuts == 1));
 }
 
+/** With slices and lanes as usual. */
 static enum hkt_status weigh(const struct hkt__algo *algo, const struct hkt__select_args *args, const struct hkt__prices *prices,
                              struct hkt__work_table *table, struct weighed *out)
 {
     const struct hkt__profile *profile = NULL;
-    enum hkt_status rc = hkt__select_predict(algo, args, prices, table, NULL, &out->ns);
+    const enum hkt_status rc = find_profile(algo, args, table, &profile);
 
-    if (rc == HKT_OK)
-        rc = find_profile(algo, args, table, &profile);
     if (rc < 0)
         return rc;
     const struct hkt__waits *waits = profile->npaths > 0 ? &profile->paths[0].waits : &profile->waits;
 
     out->algo = algo;
+    cut_as_usual(algo, args, prices, profile, &out->cut);
     out->rounds = waits->rounds + waits->net_rounds;
     out->cuts = profile->cuts;
     out->copied = profile->mean.copied + profile->mean.stored + profile->mean.fresh;
     return HKT_OK;
 }
 
-/** The least prediction, or one that is nearly as small and preferred. Twice through the registry: which ones are nearly as
+static const struct weighed *least_of(const struct weighed *rows, int count)
+{
+    const struct weighed *least = &rows[0];
+
+    for (int i = 1; i < count; i++)
+        least = rows[i].cut.ns < least->cut.ns ? &rows[i] : least;
+    return least;
+}
+
+/** The least prediction over rows, slices and lanes, or one that is nearly as small and preferred: which ones are nearly as
  *  small is known when the least is. by_size: without what is meant for larger vectors. */
 static enum hkt_status choose(const struct hkt__select_args *args, const struct hkt__prices *prices, struct hkt__work_table *table,
-                              bool by_size, const struct hkt__algo **out_algo)
+                              bool by_size, struct hkt__choice *choice)
 {
     const double tie = args->site != NULL && args->site->nhosts > 1 ? TIE_HOSTS : TIE;
-    struct weighed least = {.algo = NULL}, best;
+    struct weighed rows[HKT__ALGOS_MAX];
+    int count = 0;
 
-    for (int pass = 0; pass < 2; pass++) {
-        best = least;
-        for (int i = 0; i < hkt__algo_count; i++) {
-            struct weighed one;
+    for (int i = 0; i < hkt__algo_count; i++) {
+        if (hkt__algos[i].info.coll != args->coll ||
+            (by_size && (double)args->bytes * prices->crowd < (double)hkt__algos[i].bytes_min) ||
+            hkt__unfit(&hkt__algos[i], args)[0] != '\0')
+            continue;
+        const enum hkt_status rc = weigh(&hkt__algos[i], args, prices, table, &rows[count++]);
 
-            if (hkt__algos[i].info.coll != args->coll ||
-                (by_size && (double)args->bytes * prices->crowd < (double)hkt__algos[i].bytes_min) ||
-                hkt__unfit(&hkt__algos[i], args)[0] != '\0')
-                continue;
-            const enum hkt_status rc = weigh(&hkt__algos[i], args, prices, table, &one);
-
-            if (rc < 0)
-                return rc;
-            if (pass == 0 ? least.algo == NULL || one.ns < least.ns
-                          : one.ns <= least.ns * (1 + tie) && is_preferred(args, &one, &best))
-                *(pass == 0 ? &least : &best) = one;
-        }
+        if (rc < 0)
+            return rc;
     }
-    *out_algo = best.algo;
+    if (count == 0)
+        return HKT_OK;
+    const double worth = least_of(rows, count)->cut.ns * WORTH_CUTTING;
+
+    for (int i = 0; i < count; i++) {
+        const struct hkt__profile *profile = NULL;
+
+        if (rows[i].cut.ns <= worth && find_profile(rows[i].algo, args, table, &profile) == HKT_OK)
+            improve_cut(rows[i].algo, args, prices, profile, &rows[i].cut);
+    }
+    const double nearly = least_of(rows, count)->cut.ns * (1 + tie);
+    const struct weighed *best = least_of(rows, count);
+
+    for (int i = 0; i < count; i++)
+        if (rows[i].cut.ns <= nearly && is_preferred(args, &rows[i], best))
+            best = &rows[i];
+    choice->algo = best->algo;
+    choice->cut = best->cut;
     return HKT_OK;
 }
 
@@ -245,8 +359,9 @@ static enum hkt_status fail_to_choose(const struct hkt__select_args *args)
 enum hkt_status hkt__select(const struct hkt__select_args *args, const struct hkt__prices *prices,
                             struct hkt__work_table *table, struct hkt__choice *out_choice)
 {
-    const struct hkt__algo *forced = args->wish != NULL ? args->wish->forced[args->coll] : NULL, *best = NULL;
+    const struct hkt__algo *forced = args->wish != NULL ? args->wish->forced[args->coll] : NULL;
     const struct hkt__tune_row *tuned = forced == NULL ? hkt__select_tuned(args) : NULL;
+    struct hkt__choice choice = {.is_tuned = tuned != NULL, .is_forced = forced != NULL};
     enum hkt_status rc = HKT_OK;
 
     if (forced != NULL) {
@@ -254,18 +369,21 @@ enum hkt_status hkt__select(const struct hkt__select_args *args, const struct hk
             return hkt__fail(HKT_ERR_UNSUPPORTED, "%s: the forced algorithm %s does not serve %d ranks%s: %s",
                              hkt_coll_name(args->coll), forced->info.name, args->nranks, args->in_place ? " in place" : "",
                              hkt__unfit(forced, args));
-        best = forced;
+        choice.algo = forced;
     } else if (tuned != NULL) {
-        best = &hkt__algos[tuned->algo];
+        choice.algo = &hkt__algos[tuned->algo];
+    }
+    if (choice.algo != NULL) {
+        rc = hkt__select_cut(choice.algo, args, prices, table, &choice.cut);
     } else {
-        rc = choose(args, prices, table, true, &best);
-        if (rc == HKT_OK && best == NULL) /* all others are forbidden */
-            rc = choose(args, prices, table, false, &best);
+        rc = choose(args, prices, table, true, &choice);
+        if (rc == HKT_OK && choice.algo == NULL) /* all others are forbidden */
+            rc = choose(args, prices, table, false, &choice);
     }
     if (rc < 0)
         return rc;
-    if (best == NULL)
+    if (choice.algo == NULL)
         return fail_to_choose(args);
-    *out_choice = (struct hkt__choice){.algo = best, .is_tuned = tuned != NULL, .is_forced = forced != NULL};
+    *out_choice = choice;
     return HKT_OK;
 }

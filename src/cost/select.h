@@ -20,14 +20,26 @@ struct hkt__select_args {
     bool copy_ok;              /* or the system copies between processes */
     bool ordered;              /* reductions must sum in rank order */
     size_t bytes;              /* the collective's whole vector: count, or nranks * count, elements */
-    size_t slice_bytes, scratch_bytes;
+    size_t slice_bytes, scratch_bytes; /* what large vectors are cut in as a rule, or as the user says */
+    bool slices_set;           /* the user says it */
+    int lanes;                 /* the user says so; 0: free */
+    int lanes_max;             /* that there are; 0: one */
     const struct hkt__site *site; /* where the ranks run; NULL: near each other */
     const struct hkt__tune_table *tuned; /* measured choices; NULL: none */
     const struct hkt__wish *wish; /* NULL: none */
 };
 
+/** How an algorithm's schedule is run. */
+struct hkt__cut {
+    size_t slice_bytes;        /* for hkt__lower_slices */
+    int slices;                /* as far as the model knows */
+    int lanes;                 /* replicas that slices are dealt to */
+    double ns;                 /* predicted */
+};
+
 struct hkt__choice {
     const struct hkt__algo *algo;
+    struct hkt__cut cut;
     bool is_tuned;             /* by measurement, not by prediction */
     bool is_forced;
 };
@@ -41,7 +53,12 @@ void hkt__work_table_destroy(struct hkt__work_table *table);
 HKT_NODISCARD enum hkt_status hkt__select(const struct hkt__select_args *args, const struct hkt__prices *prices,
                                           struct hkt__work_table *table, struct hkt__choice *out_choice);
 
-/** What one row that serves the case should pay, in nanoseconds: by price (NULL: not wanted) and in all. */
+/** How one row that serves the case is best cut: of one, two, four and eight times the usual slice, and of 1, 2 and 4 lanes,
+ *  what should take least; what is nearly as good and nearer to the usual is preferred. What the user says is not varied. */
+HKT_NODISCARD enum hkt_status hkt__select_cut(const struct hkt__algo *algo, const struct hkt__select_args *args,
+                                              const struct hkt__prices *prices, struct hkt__work_table *table,
+                                              struct hkt__cut *out_cut);
+/** What one row that serves the case should pay, cut so, in nanoseconds: by price (NULL: not wanted) and in all. */
 HKT_NODISCARD enum hkt_status hkt__select_predict(const struct hkt__algo *algo, const struct hkt__select_args *args,
                                                   const struct hkt__prices *prices, struct hkt__work_table *table,
                                                   double *out_terms, double *out_ns);

@@ -14,7 +14,8 @@ static const struct hkt__link links[HKT_TOPO_LEVEL_COUNT] = {
     [HKT_TOPO_LEVEL_RACK] = {true, false, 1, 1},     [HKT_TOPO_LEVEL_ALL] = {true, false, 1.3, 1},
 };
 
-/* Ranks of one core take turns: what one wrote lies in the caches of the other (fitted for 4 ranks on 2 cores, 2026-11-30). */
+/* Ranks of one core take turns: what one wrote lies in the caches of the other (fitted for 4 ranks on 2 cores, 2026-11-30). Not so
+ * what the kernel copies to a socket and from it: there near ranks gain nothing. */
 #define CORE_WAIT 0.91
 #define CORE_BYTES 0.47
 
@@ -114,8 +115,9 @@ enum hkt_status hkt__site_make(const struct hkt__topo_place *places, int nranks,
     return HKT_OK;
 }
 
-void hkt__site_crowd(struct hkt__site *site, double crowd)
+void hkt__site_crowd(struct hkt__site *site, double crowd, bool over_sockets)
 {
+    site->over_sockets = over_sockets;
     site->is_shared = crowd > 1 && site->core_ranks > 1;
 }
 
@@ -145,7 +147,7 @@ struct hkt__link hkt__site_link(const struct hkt__site *site, int rank_a, int ra
     int level = HKT_TOPO_LEVEL_L3;
 
     if (site != NULL && site->is_shared && site->core[rank_a] == site->core[rank_b])
-        return (struct hkt__link){false, true, CORE_WAIT, CORE_BYTES};
+        return (struct hkt__link){false, true, site->over_sockets ? 1 : CORE_WAIT, site->over_sockets ? 1 : CORE_BYTES};
     while (site != NULL && level < HKT_TOPO_LEVEL_ALL && site->order->group[level][rank_a] != site->order->group[level][rank_b])
         level++;
     return links[level];

@@ -20,14 +20,15 @@ struct hkt__site {
     bool is_in_order;             /* ranks are numbered along the ring already */
     int32_t *core;                /* [rank] number of the core that it is bound to. Owned */
     int32_t core_ranks;           /* the most that are bound to one; 0: some are bound to none */
-    bool is_shared;               /* ranks of one core take turns (hkt__site_crowd) */
+    bool is_shared, over_sockets; /* ranks of one core take turns; their messages go through the kernel (hkt__site_crowd) */
     const char *uneven;           /* "" or why there are no levels though there are groups; lives for ever */
 };
 
 /** Gives *out_site, released by hkt__site_fini. NOMEM. */
 HKT_NODISCARD enum hkt_status hkt__site_make(const struct hkt__topo_place *places, int nranks, struct hkt__site *out_site);
-/** Ranks per CPU on each host: above 1 those that are bound to one core take turns. Before anything is counted for the site. */
-void hkt__site_crowd(struct hkt__site *site, double crowd);
+/** Ranks per CPU on each host: above 1 those that are bound to one core take turns; over memory, messages between these cost less.
+ *  Before anything is counted for the site. */
+void hkt__site_crowd(struct hkt__site *site, double crowd, bool over_sockets);
 void hkt__site_fini(struct hkt__site *site);
 
 /** The rank of each number of the row's schedules; NULL: the numbers are the ranks. site may be NULL. */

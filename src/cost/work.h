@@ -41,6 +41,7 @@ struct hkt__profile {
     struct hkt__work mean;         /* over the ranks looked at */
     int32_t ncores;
     struct hkt__work cores[HKT__PROFILE_LOOKS]; /* all ranks' of each core, where it is known who shares one */
+    int32_t in_a_row;              /* messages of a slice to one peer on one lane, at most: the next slice's come after them */
     double peers, net_peers;       /* that a rank exchanges messages with, on average: all, those on other hosts */
     int32_t npaths;
     struct hkt__path {

@@ -15,6 +15,13 @@ static inline uint32_t hkt__call_pack(enum hkt_coll coll, enum hkt_dtype dtype, 
     return (uint32_t)coll | (uint32_t)dtype << 5 | op << 10 | (algo & 255u) << 16 | flags << 24;
 }
 
+/** Slices and lanes, in what is left of the word: ranks that cut a call otherwise would take each other's bytes for other ones. No
+ *  more than 32 values, so that of different cuts all but a few show. Added to what hkt__call_pack gives. */
+static inline uint32_t hkt__call_cut(int32_t nslices, int32_t lanes)
+{
+    return ((uint32_t)nslices * 5u + (uint32_t)lanes) % 32u << 27;
+}
+
 /** The collective of a packed call: HKT_COLL_COUNT or more in one that is unknown, or came as garbage. */
 static inline enum hkt_coll hkt__call_coll(uint32_t call)
 {

@@ -87,6 +87,10 @@ enum hkt_status hkt__stamp_mismatch(int peer, const struct hkt__stamp *own, cons
 
     hkt__call_print(own, mine, sizeof mine);
     hkt__call_print(theirs, other, sizeof other);
+    if (strcmp(mine, other) == 0 && (own->call >> 16 & 255u) == (theirs->call >> 16 & 255u))
+        return hkt__fail_peer(HKT_ERR_MISMATCH, peer,
+                              "this rank and rank %d run %s by %s in different slices or on different lanes: HOCKET_* settings and "
+                              "versions must agree on all ranks", peer, mine, algo_name(own));
     if (strcmp(mine, other) == 0)
         return hkt__fail_peer(HKT_ERR_MISMATCH, peer,
                               "this rank and rank %d run %s with different algorithms (%s and %s): "

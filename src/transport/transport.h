@@ -28,7 +28,7 @@ struct hkt__chan;
 /** What a frame belongs to; compared by the receiver with its own, so that different calls are found out. */
 struct hkt__stamp {
     uint32_t op_seq; /* operation number on the communicator (p2p: on the pair), low 32 bits */
-    uint32_t call;   /* coll | dtype << 5 | op << 10 | algo << 16 | flags << 24 */
+    uint32_t call;   /* coll | dtype << 5 | op << 10 | algo << 16 | flags << 24 | cut << 27 (exec/call.h) */
     int32_t root;    /* root, or -1 */
     uint32_t crc;    /* CRC32C of the payload when the communicator uses it, else 0 */
     uint64_t count;  /* the API's count argument */

@@ -88,10 +88,18 @@ class Machines(InFolder):
 
     def test_why_cuts_as_the_job_would(self):
         # Of a vector of 1 MiB an eighth, where each rank has a link of 10 Gbit/s or more to itself.
-        args = ('explain', 'all_reduce', '--why', '--json', '-n', '4', '--bytes', '1M', '--topo')
-        for line, slices in (('host:4@1250MB/s core:1', '128K'), ('host:4@1240MB/s core:1', '64K'), ('host:2@1250MB/s core:2', '64K')):
-            self.assertEqual(self.output(*args, line), self.output(*args, line, HOCKET_SLICE_BYTES=slices), line)
-            self.assertNotEqual(self.output(*args, line), self.output(*args, line, HOCKET_SLICE_BYTES='96K'), line)
+        # Other slices are some times as long; what the user says is all there is.
+        def cuts(line, **env):
+            text = self.output('explain', 'all_reduce', '--why', '--json', '-n', '4', '--bytes', '1M', '--topo', line, **env)
+            rows = [row for row in json.loads(text)['candidates'] if 'slices' in row]
+            self.assertTrue(all(row['slices'] >= 1048576 / row['slice_bytes'] / 4 for row in rows), text)
+            return {row['slice_bytes'] >> 10 for row in rows}, {row['lanes'] for row in rows}
+        for line, usual in (('host:4@1250MB/s core:1', 128), ('host:4@1240MB/s core:1', 64), ('host:2@1250MB/s core:2', 64)):
+            sizes, _ = cuts(line)
+            self.assertEqual(min(sizes), usual, line)
+            self.assertLessEqual(sizes, {usual, 2 * usual, 4 * usual}, line)
+            self.assertEqual(cuts(line, HOCKET_SLICE_BYTES='96K')[0], {96}, line)
+            self.assertEqual(cuts(line, HOCKET_LANES='2')[1], {2}, line)
 
     def test_why_where_ranks_share_cores(self):
         args = ('explain', 'all_gather', '--why', '-n', '4', '--bytes', '64', '--crowd', '2', '--json')

@@ -90,7 +90,7 @@ static void a_root_makes_its_core_the_busiest(void **state)
 
     (void)state;
     assert_int_equal(hkt__site_make(places, 4, &site), HKT_OK);
-    hkt__site_crowd(&site, 2);
+    hkt__site_crowd(&site, 2, false);
     assert_int_equal(hkt__profile_make(find(HKT_SCATTER, "linear"), &site, 4, false, &profile), HKT_OK);
     assert_int_equal(profile.ncores, 2);
     near(profile.cores[0].messages, 2 + 0.91 * 2); /* both ends of the message to the neighbour are cheaper */
@@ -234,7 +234,7 @@ static void waiting_for_all_takes_turns(void **state)
     for (int i = 4; i < 8; i++)
         places[i].core = 1;
     assert_int_equal(hkt__site_make(places, 8, &site), HKT_OK);
-    hkt__site_crowd(&site, 4);
+    hkt__site_crowd(&site, 4, false);
     for (int i = 0; i < 3; i++) {
         struct hkt__profile profile;
 
@@ -351,6 +351,68 @@ static void the_least_prediction_wins(void **state)
         }
     }
     hkt__work_table_destroy(table);
+}
+
+static double cut_ns(const struct hkt__algo *algo, struct hkt__select_args args, const struct hkt__prices *prices,
+                     struct hkt__work_table *table, size_t slice_bytes, int lanes)
+{
+    struct hkt__cut cut;
+
+    args.slice_bytes = slice_bytes;
+    args.slices_set = true;
+    args.lanes = lanes;
+    assert_int_equal(hkt__select_cut(algo, &args, prices, table, &cut), HKT_OK);
+    assert_int_equal(cut.slice_bytes, slice_bytes);
+    assert_int_equal(cut.lanes, lanes);
+    return cut.ns;
+}
+
+/** Over sockets large vectors are best cut in larger slices than usual, over a link that is far away on several lanes. In memory none
+ *  of it pays. The choice is no worse than what the user could force, but for a tie. */
+static void slices_and_lanes_are_weighed(void **state)
+{
+    enum { MEMORY, SOCKETS, FAR };
+    static const struct {
+        int where;
+        size_t bytes;
+        bool longer, wider;
+    } cases[] = {{MEMORY, 64 << 20, false, false}, {SOCKETS, 65536, false, false}, {SOCKETS, 64 << 20, true, false}, {FAR, 64 << 20, true, true}};
+    struct hkt__topo_place places[4];
+    struct hkt__site site;
+    const struct hkt__algo *ring = find(HKT_ALL_REDUCE, "ring");
+
+    (void)state;
+    for (int r = 0; r < 4; r++)
+        places[r] = (struct hkt__topo_place){.host = (uint64_t)r + 1, .rack = -1, .package = -1, .numa = -1, .l3 = -1, .core = 0, .unit = -1};
+    assert_int_equal(hkt__site_make(places, 4, &site), HKT_OK);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct hkt__prices prices = memory_prices(1);
+        struct hkt__select_args args = some_args(cases[i].bytes);
+        struct hkt__work_table *table;
+        struct hkt__choice choice;
+        struct hkt__cut cut;
+
+        if (cases[i].where == SOCKETS)
+            hkt__prices_init(&prices, 8000, 0.2, false, 1);
+        if (cases[i].where == FAR) {
+            hkt__prices_net(&prices, 1e9, 500000);
+            args.site = &site;
+        }
+        args.lanes_max = 4;
+        args.direct_ok = false;
+        assert_int_equal(hkt__work_table_create(&table), HKT_OK);
+        assert_int_equal(hkt__select(&args, &prices, table, &choice), HKT_OK);
+        assert_int_equal(hkt__select_cut(choice.algo, &args, &prices, table, &cut), HKT_OK);
+        assert_memory_equal(&cut, &choice.cut, sizeof cut); /* the choice is of both */
+        assert_int_equal(hkt__select_cut(ring, &args, &prices, table, &cut), HKT_OK);
+        assert_int_equal(cut.slice_bytes > args.slice_bytes, cases[i].longer);
+        assert_int_equal(cut.lanes > 1, cases[i].wider);
+        for (size_t slice_bytes = args.slice_bytes; slice_bytes <= 8 * args.slice_bytes; slice_bytes *= 2)
+            for (int lanes = 1; lanes <= 4; lanes *= 2)
+                assert_true(cut.ns <= 1.031 * cut_ns(ring, args, &prices, table, slice_bytes, lanes));
+        hkt__work_table_destroy(table);
+    }
+    hkt__site_fini(&site);
 }
 
 /** Of those that are left it does not matter for what sizes they are meant. */
@@ -711,6 +773,7 @@ int main(void)
         cmocka_unit_test(waiting_for_all_takes_turns),
         cmocka_unit_test(nothing_is_predicted_below_the_bound),
         cmocka_unit_test(the_least_prediction_wins),
+        cmocka_unit_test(slices_and_lanes_are_weighed),
         cmocka_unit_test(what_is_forbidden_is_not_chosen),
         cmocka_unit_test(a_table_comes_back_as_written),
         cmocka_unit_test(measured_choices_win),

@@ -287,7 +287,7 @@ static void ranks_of_one_core_take_turns(void **state)
     assert_int_equal(hkt__site_make(places, 4, &site), HKT_OK);
     assert_false(hkt__site_link(&site, 0, 1).is_core);
     assert_int_equal(hkt__profile_make(find(HKT_ALL_GATHER, "recursive_doubling"), &site, 4, false, &alone), HKT_OK);
-    hkt__site_crowd(&site, 2);
+    hkt__site_crowd(&site, 2, false);
     assert_true(hkt__site_link(&site, 0, 1).is_core && hkt__site_link(&site, 3, 2).is_core);
     assert_false(hkt__site_link(&site, 1, 2).is_core);
     assert_int_equal(hkt__profile_make(find(HKT_ALL_GATHER, "recursive_doubling"), &site, 4, false, &doubling), HKT_OK);
@@ -296,6 +296,10 @@ static void ranks_of_one_core_take_turns(void **state)
     /* Both wait once inside and once across: the one last across, the other first, with one block instead of two. */
     assert_true(hierarchical.paths[0].waits.rounds < doubling.paths[0].waits.rounds);
     assert_true(hierarchical.mean.received < doubling.mean.received);
+    hkt__site_crowd(&site, 2, true); /* the kernel copies between them as between others */
+    assert_true(hkt__site_link(&site, 0, 1).is_core);
+    near(hkt__site_link(&site, 0, 1).bytes, 1);
+    near(hkt__site_link(&site, 0, 1).wait, 1);
     hkt__site_fini(&site);
 }
 
