@@ -26,7 +26,7 @@
  * once: what such a message costs of one that is waited for. gather, scatter, broadcast and reduce of 4 ranks on 2 cores, to 2 KB, took
  * 2.2 to 5.2 us where 7.6 to 9 were predicted (five runs, 2026-11-30). */
 #define BATCH_SHARE 0.35
-#define TURN_SHARE 0.36     /* of a turn, for a round of one message more, over ranks per core: turns_of */
+#define TURN_SHARE 0.18     /* of a turn, for a round of one message more: turns_of */
 #define CROWD_MEASURED 4.0  /* ranks per core */
 #define ALTERNATE 0.95      /* where one rank gives to all others by turns; the share of waiting: cost/profile.c */
 #define CRUSH 0.72          /* of a system call on memory of a peer: what it waits for others that make them (crush_of) */
@@ -97,8 +97,9 @@ static const struct {
     {HKT__PRICE_RECEIVE_LLC, 1.3, 0.4},       {HKT__PRICE_COPY_L2, 1.5, -1.2},          {HKT__PRICE_COPY_LLC, 1.2, -0.3},
     {HKT__PRICE_REDUCE_L2, 1.3, -0.1},        {HKT__PRICE_REDUCE_LLC, 0.42, 0.4},       {HKT__PRICE_FRESH_L2, 1.2, -0.2},
     {HKT__PRICE_FRESH_LLC, 1.1, 0.2},         {HKT__PRICE_FRESH_MEMORY, 1, -0.3},       {HKT__PRICE_DIRECT_L2, 0.86, 0.9},
-    {HKT__PRICE_DIRECT_LLC, 1.1, 0.3},        {HKT__PRICE_FAR_L2, 0.95, -0.9},          {HKT__PRICE_FAR_LLC, 1.1, -0.3},
-    {HKT__PRICE_FAR_WRITE_L2, 0.84, 0},       {HKT__PRICE_FAR_WRITE_LLC, 1, -0.1},
+    {HKT__PRICE_DIRECT_LLC, 1.1, 0.3},        {HKT__PRICE_FAR_L2, 0.95, -0.9},          {HKT__PRICE_FAR_LLC, 1.1, 0.08},
+    {HKT__PRICE_FAR_MEMORY, 1, 0.15},         {HKT__PRICE_FAR_WRITE_L2, 0.84, 0},       {HKT__PRICE_FAR_WRITE_LLC, 1, 0.22},
+    {HKT__PRICE_FAR_WRITE_MEMORY, 1, 0.25},
 };
 
 static void crowd_prices(struct hkt__prices *prices, double crowd)
@@ -214,10 +215,10 @@ static double crush_of(const struct hkt__profile *profile)
     return most > 0 ? 1 - CRUSH + CRUSH * profile->mean.accesses / most : 1;
 }
 
-/** Where several ranks read the same pages, these are what they wait for. */
-static double read_crush_of(const struct hkt__profile *profile)
+/** Where several ranks read the same pages, these are what they wait for: those that run, of 8 ranks on 2 cores no more than of 4. */
+static double read_crush_of(const struct hkt__profile *profile, double crowd)
 {
-    const double readers = profile->mean.read * profile->nranks / profile->sources;
+    const double readers = profile->mean.read * profile->nranks / profile->sources * fmin(1, 2 / crowd);
 
     return readers > 1 ? 1 + (profile->has_one_source ? READERS_SHARE : READERS_APART_SHARE) * (readers - 1) : 1;
 }
@@ -331,8 +332,8 @@ static void consider(struct dearest *dearest, double *amounts)
 }
 
 /** Turns that a rank of a crowded core needs for some rounds. Of further rounds that wait for one message most are found done when the
- *  turn comes; one that waits for many needs a turn more, for all must have had theirs (8 ranks on 2 cores: all_gather of 64 bytes in
- *  3 rounds of one message 12 us, in 1 of seven 13, in 2 of seven 22). Ranks that sleep, over sockets or for other hosts, are woken for
+ *  turn comes; one that waits for many needs a turn more, for all must have had theirs (8 ranks on 2 cores: all_gather of 256 bytes in
+ *  3 rounds of one message 14 us, in 1 of seven 8). Ranks that sleep, over sockets or for other hosts, are woken for
  *  every other round (fitted: a ring's 6 rounds cost twice what 2 cost). */
 static double turns_of(const struct hkt__profile *profile, const struct hkt__prices *prices, const struct hkt__waits *waits)
 {
@@ -340,7 +341,7 @@ static double turns_of(const struct hkt__profile *profile, const struct hkt__pri
 
     if (prices->over_sockets || waits->net_rounds > 0)
         return 1 + rounds / 2;
-    return 1 + fmax(0, rounds - 1) * (1 - (1 - fmin(1, TURN_SHARE / prices->crowd)) / fan_in);
+    return 1 + fmax(0, rounds - 1) * (1 - (1 - TURN_SHARE) / fan_in);
 }
 
 /** Waiting for messages one after the other. */
@@ -452,7 +453,7 @@ void hkt__model_amounts(const struct hkt__profile *profile, const struct hkt__pr
                           .asks = profile->wait >= 1 && prices->crowd <= 1 && !prices->over_sockets,
                           .gap = profile->wait < 1 && prices->crowd <= 1 && !prices->over_sockets ? STREAM_GAP : 0,
                           .crush = args->far ? crush_of(profile) : 1,
-                          .read_crush = args->far ? read_crush_of(profile) : 1};
+                          .read_crush = args->far ? read_crush_of(profile, prices->crowd) : 1};
 
     const double touched = (args->touched + profile->mean.read + profile->mean.relayed) * (double)args->bytes;
 
