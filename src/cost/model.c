@@ -215,12 +215,14 @@ static double crush_of(const struct hkt__profile *profile)
     return most > 0 ? 1 - CRUSH + CRUSH * profile->mean.accesses / most : 1;
 }
 
-/** Where several ranks read the same pages, these are what they wait for: those that run, of 8 ranks on 2 cores no more than of 4. */
+/** Where several ranks read the same pages, these are what they wait for. Where each begins with another rank's, only those that run
+ *  meet: of 8 ranks on 2 cores no more than of 4. */
 static double read_crush_of(const struct hkt__profile *profile, double crowd)
 {
-    const double readers = profile->mean.read * profile->nranks / profile->sources * fmin(1, 2 / crowd);
+    const double readers = profile->mean.read * profile->nranks / profile->sources;
+    const double more = profile->has_one_source ? READERS_SHARE * (readers - 1) : READERS_APART_SHARE * (readers * fmin(1, 2 / crowd) - 1);
 
-    return readers > 1 ? 1 + (profile->has_one_source ? READERS_SHARE : READERS_APART_SHARE) * (readers - 1) : 1;
+    return 1 + fmax(0, more);
 }
 
 static void add_near_bytes(double *amounts, enum hkt__price first, double bytes, const struct rates *rates)
