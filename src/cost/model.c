@@ -97,7 +97,7 @@ static const struct {
     {HKT__PRICE_RECEIVE_LLC, 1.3, 0.4},       {HKT__PRICE_COPY_L2, 1.5, -1.2},          {HKT__PRICE_COPY_LLC, 1.2, -0.3},
     {HKT__PRICE_REDUCE_L2, 1.3, -0.1},        {HKT__PRICE_REDUCE_LLC, 0.42, 0.4},       {HKT__PRICE_FRESH_L2, 1.2, -0.2},
     {HKT__PRICE_FRESH_LLC, 1.1, 0.2},         {HKT__PRICE_FRESH_MEMORY, 1, -0.3},       {HKT__PRICE_DIRECT_L2, 0.86, 0.9},
-    {HKT__PRICE_DIRECT_LLC, 1.1, 0.3},        {HKT__PRICE_FAR_L2, 0.95, -0.9},          {HKT__PRICE_FAR_LLC, 1.1, 0.08},
+    {HKT__PRICE_DIRECT_LLC, 1.1, 0.3},        {HKT__PRICE_FAR_L2, 0.95, -0.9},          {HKT__PRICE_FAR_LLC, 0.93, 0.32},
     {HKT__PRICE_FAR_MEMORY, 1, 0.15},         {HKT__PRICE_FAR_WRITE_L2, 0.84, 0},       {HKT__PRICE_FAR_WRITE_LLC, 1, 0.22},
     {HKT__PRICE_FAR_WRITE_MEMORY, 1, 0.25},
 };
@@ -457,7 +457,8 @@ void hkt__model_amounts(const struct hkt__profile *profile, const struct hkt__pr
                           .crush = args->far ? crush_of(profile) : 1,
                           .read_crush = args->far ? read_crush_of(profile, prices->crowd) : 1};
 
-    const double touched = (args->touched + profile->mean.read + profile->mean.relayed) * (double)args->bytes;
+    const double scratch = profile->touches_peers ? 0 : profile->scratch_chunks * fmin(SCRATCH_INSTANCES, slices) / slices / (profile->blocks * profile->cuts);
+    const double touched = (args->touched + profile->mean.read + profile->mean.relayed + scratch) * (double)args->bytes;
 
     hkt__model_caches(prices, args->host_ranks, touched, &rates.caches);
     consider_ranks(&rest, profile, n, &none, &rates);
