@@ -1,6 +1,6 @@
 /* What could break: a rank that sends without end before anything has come back, which fills sockets and the caches; one that
  * waits although it may go on; a bound that stays once slices are done; a small message that is sent twice, or never, because the
- * start of the call has tried it. The channels here take everything, except small messages as one likes, and deliver as many
+ * start of the call has tried it; ranks that cut a call otherwise and take each other's bytes, or are told something else. The channels here take everything, except small messages as one likes, and deliver as many
  * bytes as they are told. */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -11,6 +11,7 @@
 
 #include "algos/registry.h"
 #include "device/device.h"
+#include "exec/call.h"
 #include "exec/exec.h"
 #include "sched/lower.h"
 
@@ -194,9 +195,34 @@ static void small_messages_leave_once_and_as_soon_as_they_can(void **state)
     hkt__plan_destroy(plan);
 }
 
+/** Calls that differ in their slices or lanes alone are told so; a cut does not reach into the other fields. */
+static void another_cut_is_told(void **state)
+{
+    static const int cuts[][2] = {{1, 1}, {2, 1}, {8, 1}, {8, 2}, {8, 4}, {64, 1}, {65536, 4}};
+    const uint32_t call = hkt__call_pack(HKT_ALL_REDUCE, HKT_F32, HKT_SUM, 0, HKT__CALL_IN_PLACE);
+    const struct hkt__stamp own = {.call = call | hkt__call_cut(4, 1), .root = -1, .count = 7};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cuts / sizeof *cuts; i++) {
+        struct hkt__stamp theirs = own;
+
+        theirs.call = call | hkt__call_cut(cuts[i][0], cuts[i][1]);
+        assert_int_not_equal(theirs.call, own.call);
+        assert_int_equal(theirs.call & (UINT32_MAX >> 5), call);
+        assert_int_equal(hkt__stamp_mismatch(1, &own, &theirs), HKT_ERR_MISMATCH);
+        assert_non_null(strstr(hkt_last_error(), "different slices or on different lanes"));
+    }
+    struct hkt__stamp another = own;
+
+    another.call |= 1u << 16; /* algorithm 1 */
+    assert_int_equal(hkt__stamp_mismatch(1, &own, &another), HKT_ERR_MISMATCH);
+    assert_non_null(strstr(hkt_last_error(), "different algorithms"));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(sends_keep_near_the_oldest_slice),
+                                       cmocka_unit_test(another_cut_is_told),
                                        cmocka_unit_test(a_leaf_of_a_broadcast_only_receives),
                                        cmocka_unit_test(small_messages_leave_once_and_as_soon_as_they_can)};
 
