@@ -21,6 +21,7 @@ static const struct hkt__tp_ops verbs_ops;
 #define SLOT_BYTES_MOST ((size_t)262144)
 #define SLOT_BYTES_LEAST ((size_t)65536)
 #define SLOT_BYTES_SET_LEAST ((size_t)1024)
+#define LANES_MOST 4 /* that HOCKET_LANES may say, or that may be chosen without it */
 
 static struct hkt__verbs *verbs_of(struct hkt__tp *tp)
 {
@@ -102,7 +103,8 @@ static int choose_ports(struct hkt__verbs_port *ports, int count)
 static uint32_t choose_slot_bytes(const struct hkt__settings *settings, int nranks)
 {
     const size_t lockable = hkt__verbs_lockable_bytes() / 2;
-    const size_t slots = 2 * (size_t)settings->ib_slots * (size_t)settings->lanes * (size_t)(nranks > 1 ? nranks - 1 : 1);
+    const size_t lanes = settings->lanes > 0 ? (size_t)settings->lanes : LANES_MOST;
+    const size_t slots = 2 * (size_t)settings->ib_slots * lanes * (size_t)(nranks > 1 ? nranks - 1 : 1);
     size_t bytes = SLOT_BYTES_MOST;
 
     if (settings->ib_slot_bytes > 0) {
