@@ -38,7 +38,7 @@ static int describe_collective(const struct hkt__collective *work, char *out_tex
         hkt__run_describe(comm->run, out_text, bytes);
         return hkt__run_blocked_on(comm->run);
     }
-    const int peer = hkt__plans_missing(comm, work->cached);
+    const int peer = hkt__plans_missing(comm, work->cached, work->bind->channels);
 
     snprintf(out_text, bytes, "waits for rank %d to connect", peer);
     return peer;

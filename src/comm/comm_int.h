@@ -305,8 +305,8 @@ HKT_NODISCARD enum hkt_status hkt__plans_get(struct hkt_comm *comm, const struct
 void hkt__plans_fini(struct hkt__plans *plans);
 /** Open the channels of a plan; IN_PROGRESS until peers have answered: call again. */
 HKT_NODISCARD enum hkt_status hkt__plans_link(struct hkt_comm *comm, struct hkt__cached_plan *cached, int channels);
-/** First peer of a plan with whom no channel is open yet; -1: none. */
-int hkt__plans_missing(const struct hkt_comm *comm, const struct hkt__cached_plan *cached);
+/** First peer of a plan with whom not all channels are open yet; -1: none. */
+int hkt__plans_missing(const struct hkt_comm *comm, const struct hkt__cached_plan *cached, int channels);
 /** Open one lane to a peer. */
 HKT_NODISCARD enum hkt_status hkt__comm_link(struct hkt_comm *comm, int peer, int lane);
 

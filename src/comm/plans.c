@@ -166,13 +166,15 @@ enum hkt_status hkt__plans_link(struct hkt_comm *comm, struct hkt__cached_plan *
     return result;
 }
 
-int hkt__plans_missing(const struct hkt_comm *comm, const struct hkt__cached_plan *cached)
+int hkt__plans_missing(const struct hkt_comm *comm, const struct hkt__cached_plan *cached, int channels)
 {
-    for (int i = 0; i < hkt__plan_links(cached->plan); i++) {
+    const int links = hkt__plan_links(cached->plan), nlanes = hkt__plan_shape(cached->plan)->nlanes;
+
+    for (int i = 0; i < links * channels; i++) {
         int peer, lane;
 
-        hkt__plan_link(cached->plan, i, &peer, &lane);
-        if (comm->env.tx[(size_t)peer * HKT__COMM_LANES + (size_t)lane] == NULL)
+        hkt__plan_link(cached->plan, i % links, &peer, &lane);
+        if (comm->env.tx[(size_t)peer * HKT__COMM_LANES + (size_t)(lane + i / links * nlanes)] == NULL)
             return peer;
     }
     return -1;

@@ -2,8 +2,8 @@
  * while it should only yield; a deadline that is missed because of it; a move that does not start it over; ranks that share
  * cores and do not give them to each other, or crowd on one of them; one that moves where it may not, or stays bound there; a
  * rest where somebody waits for the one that rests, or that is taken twice; a sleep on a transport by a rank that waits for
- * another one, or a long sleep where several may bring news; who waits for another thread to leave a turn, and only yields: under a
- * real-time policy to nobody. */
+ * another one, or a long sleep where several may bring news; a rank that waits for another's further lanes and does not know for whom;
+ * who waits for another thread to leave a turn, and only yields: under a real-time policy to nobody. */
 #include <pthread.h>
 #include <sched.h>
 #include <setjmp.h>
@@ -407,6 +407,27 @@ static void who_waits_for_one_transport_sleeps_there(void **state)
     }
 }
 
+/** Lanes are opened one by one, and plans differ in how many they have. */
+static void who_waits_for_a_connection_says_whose(void **state)
+{
+    struct hkt__sched *sched = NULL;
+    struct hkt__cached_plan cached = {0};
+    struct hkt__chan open, *tx[2 * HKT__COMM_LANES] = {0};
+    const struct hkt_comm comm = {.nranks = 2, .rank = 0, .env = {.tx = tx}};
+
+    (void)state;
+    assert_int_equal(hkt__algo_build(hkt__algo_find(HKT_ALL_REDUCE, "double_tree"), 2, 0, 0, false, &sched), HKT_OK);
+    assert_int_equal(hkt__plan_create(sched, false, false, &cached.plan), HKT_OK);
+    for (int lane = 0; lane < 2 * sched->nlanes; lane++) {
+        assert_int_equal(hkt__plans_missing(&comm, &cached, 1), lane < sched->nlanes ? 1 : -1);
+        assert_int_equal(hkt__plans_missing(&comm, &cached, 2), 1);
+        tx[HKT__COMM_LANES + lane] = &open;
+    }
+    assert_int_equal(hkt__plans_missing(&comm, &cached, 2), -1);
+    hkt__plan_destroy(cached.plan);
+    hkt__sched_destroy(sched);
+}
+
 struct drain {
     struct hkt__turn turn;
     _Atomic int tid, has_ended;
@@ -473,6 +494,7 @@ int main(void)
         cmocka_unit_test(who_moves_is_free_again_and_who_is_bound_stays),
         cmocka_unit_test(a_run_waits_for_what_could_let_it_go_on),
         cmocka_unit_test(who_waits_for_one_transport_sleeps_there),
+        cmocka_unit_test(who_waits_for_a_connection_says_whose),
         cmocka_unit_test(who_waits_for_another_to_leave_a_turn_sleeps),
     };
 
