@@ -187,8 +187,8 @@ enum hkt_status hkt__collective_go_on(struct hkt__collective *work)
         bind->callback = op->function;
         bind->callback_arg = op->arg;
     }
-    work->record = hkt__recorder_begin(&comm->watch.recorder, &bind->stamp, prepared->algo->info.name, -1);
-    return prepared->is_plain ? HKT_OK : hkt__collective_grid(work, prepared->algo);
+    work->record = hkt__recorder_begin(&comm->watch.recorder, &bind->stamp, prepared->choice.algo->info.name, -1);
+    return prepared->is_plain ? HKT_OK : hkt__collective_grid(work, prepared->choice.algo);
 }
 
 /** While connections are missing: what has arrived on those that stand. Ranks that called something else may never open

@@ -49,8 +49,8 @@ struct hkt__plans {
 struct hkt__prepared {
     uint32_t key, generation;
     int32_t root;
-    size_t count;
-    const struct hkt__algo *algo;            /* NULL: an empty slot */
+    size_t count, bytes;                     /* of the whole vector, as the choice was made for it */
+    struct hkt__choice choice;               /* algo NULL: an empty slot */
     struct hkt__cached_plan *cached;
     bool is_plain;                           /* blocks are alike and lie in the order of ranks: the bind says it all */
     struct hkt__bind bind;                   /* buffers, blocks, callback and the stamp's op_seq left open */
