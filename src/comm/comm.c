@@ -392,7 +392,7 @@ static enum hkt_status allocate(struct hkt_comm *comm, const struct hkt__comm_pa
     comm->env.tx = hkt__calloc(n * HKT__COMM_LANES, sizeof *comm->env.tx);
     comm->env.rx = hkt__calloc(n * HKT__COMM_LANES, sizeof *comm->env.rx);
     comm->planning.plans.table = hkt__calloc(HKT__PLANS_MAX, sizeof *comm->planning.plans.table);
-    comm->planning.prepared = hkt__calloc(HKT__PREPARED_MAX, sizeof *comm->planning.prepared);
+    comm->planning.prepared = hkt__pages_alloc(HKT__PREPARED_MAX * sizeof *comm->planning.prepared);
     comm->user_ops = hkt__calloc(HKT__USER_OPS_MAX, sizeof *comm->user_ops);
     if (comm->job_ranks == NULL || comm->routes.tp_of == NULL || comm->env.tx == NULL || comm->env.rx == NULL ||
         comm->planning.plans.table == NULL || comm->planning.prepared == NULL || comm->user_ops == NULL)
@@ -488,7 +488,7 @@ void hkt__comm_free(struct hkt_comm *comm)
     hkt__free(comm->env.tx);
     hkt__free(comm->env.rx);
     hkt__free(comm->routes.tp_of);
-    hkt__free(comm->planning.prepared);
+    hkt__pages_free(comm->planning.prepared, HKT__PREPARED_MAX * sizeof *comm->planning.prepared);
     hkt__free(comm->user_ops);
     hkt__free(comm->job_ranks);
     hkt__free(comm->room.displs);

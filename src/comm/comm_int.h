@@ -55,7 +55,7 @@ struct hkt__prepared {
     bool is_plain;                           /* blocks are alike and lie in the order of ranks: the bind says it all */
     struct hkt__bind bind;                   /* buffers, blocks, callback and the stamp's op_seq left open */
 };
-#define HKT__PREPARED_MAX 16                 /* slots, by the top 4 bits of a hash */
+#define HKT__PREPARED_MAX 512                /* slots, by the top 9 bits of a hash */
 
 /** What a member has said of its newest collective. */
 struct hkt__heard {
@@ -117,7 +117,7 @@ struct hkt__listing {
 struct hkt__planning {
     struct hkt__plans plans;
     struct hkt__work_table *work;            /* what algorithms cost, for the choice */
-    struct hkt__prepared *prepared;          /* [HKT__PREPARED_MAX] */
+    struct hkt__prepared *prepared;          /* [HKT__PREPARED_MAX], in pages of their own: those not used take no memory */
 };
 
 /** What tells how things stand when they go wrong. */
