@@ -128,23 +128,46 @@ struct hkt__stamp hkt__call_stamp(const struct hkt__call *call)
         .count = hkt__coll_is_v(call->coll) ? 0 : call->count};
 }
 
+/** Where a kind of call is kept. */
+static struct hkt__prepared *find_slot(const struct hkt__call *call, uint32_t key)
+{
+    const uint64_t hash = (key ^ (uint64_t)call->count << 7 ^ (uint64_t)call->root << 32) * 0x9E3779B97F4A7C15u;
+
+    return &call->comm->planning.prepared[hash >> 55];
+}
+
+/** Choose, unless the slot knows the choice for such a call. */
+static enum hkt_status choose(const struct hkt_comm *comm, const struct hkt__select_args *args, const struct hkt__prepared *slot,
+                              struct hkt__prepared *prepared)
+{
+    prepared->bytes = args->bytes;
+    if (slot->choice.algo == NULL || slot->key != prepared->key || slot->bytes != args->bytes)
+        return hkt__select(args, &comm->routes.prices, comm->planning.work, &prepared->choice);
+    prepared->choice = slot->choice;
+    return HKT_OK;
+}
+
 enum hkt_status hkt__prepare_far(const struct hkt__call *call, bool user_ok, const struct hkt__algo **out_algo,
                                  struct hkt__cached_plan **out_cached)
 {
     struct hkt_comm *comm = call->comm;
     struct hkt__select_args args = select_args(call);
-    struct hkt__choice choice = {.algo = NULL};
+    struct hkt__prepared prepared = {.key = call_word(call) ^ hkt__call_pack(0, 0, 0, 0, HKT__CALL_ON_DEVICE)};
 
+    if (user_ok != call->registered)
+        prepared.key ^= hkt__call_pack(0, 0, 0, 0, HKT__CALL_REGISTERED);
     args.direct_ok = true; /* scratch of all ranks lies in arenas */
     args.user_ok = user_ok;
     args.copy_ok = false;
     args.tuned = NULL; /* measured in memory of the host */
-    const enum hkt_status rc = hkt__select(&args, &comm->routes.prices, comm->planning.work, &choice);
+    struct hkt__prepared *slot = find_slot(call, prepared.key);
+    const enum hkt_status rc = choose(comm, &args, slot, &prepared);
 
     if (rc < 0)
         return rc;
-    *out_algo = choice.algo;
-    return hkt__plans_get(comm, choice.algo, call->root < 0 ? 0 : call->root, call->in_place, out_cached);
+    *slot = prepared;
+    *out_algo = prepared.choice.algo;
+    return hkt__plans_get(comm, prepared.choice.algo, call->root < 0 ? 0 : call->root, call->in_place, out_cached);
 }
 
 /** Into a slot that may hold the same kind of call. */
@@ -152,14 +175,10 @@ static enum hkt_status prepare_anew(const struct hkt__call *call, struct hkt__pr
 {
     struct hkt_comm *comm = call->comm;
     const struct hkt__select_args args = select_args(call);
-    struct hkt__prepared prepared = {.key = call_word(call), .root = call->root, .count = call->count, .bytes = args.bytes};
+    struct hkt__prepared prepared = {.key = call_word(call), .root = call->root, .count = call->count};
     const unsigned op = prepared.key >> 10 & 63u;
-    enum hkt_status rc = HKT_OK;
+    enum hkt_status rc = choose(comm, &args, slot, &prepared);
 
-    if (slot->choice.algo != NULL && slot->key == prepared.key && slot->bytes == args.bytes)
-        prepared.choice = slot->choice;
-    else
-        rc = hkt__select(&args, &comm->routes.prices, comm->planning.work, &prepared.choice);
     if (rc == HKT_OK)
         rc = hkt__plans_get(comm, prepared.choice.algo, call->root < 0 ? 0 : call->root, call->in_place, &prepared.cached);
     if (rc == HKT_OK)
@@ -196,8 +215,7 @@ enum hkt_status hkt__prepare(const struct hkt__call *call, struct hkt__prepared 
 {
     struct hkt_comm *comm = call->comm;
     const uint32_t key = call_word(call);
-    const uint64_t hash = (key ^ (uint64_t)call->count << 7 ^ (uint64_t)call->root << 32) * 0x9E3779B97F4A7C15u;
-    struct hkt__prepared *slot = &comm->planning.prepared[hash >> 55];
+    struct hkt__prepared *slot = find_slot(call, key);
 
     *out_prepared = slot;
     if (slot->choice.algo != NULL && slot->key == key && slot->count == call->count && slot->root == call->root &&

@@ -7,8 +7,9 @@
 #define HKT__CALL_NO_OP 63u       /* op field of calls that do not reduce */
 #define HKT__CALL_UNKNOWN 31u     /* in place of a packed call: one that is forgotten */
 #define HKT__CALL_IN_PLACE 1u     /* flags */
-#define HKT__CALL_REGISTERED 2u   /* never sent, as the next: tells kinds of calls apart within a rank */
+#define HKT__CALL_REGISTERED 2u   /* never sent, as the next ones: tells kinds of calls apart within a rank */
 #define HKT__CALL_INTERNAL 4u
+#define HKT__CALL_ON_DEVICE 8u
 
 static inline uint32_t hkt__call_pack(enum hkt_coll coll, enum hkt_dtype dtype, unsigned op, unsigned algo, unsigned flags)
 {
