@@ -46,8 +46,8 @@
     X(slice_bytes, "HOCKET_SLICE_BYTES", bytes, 0, 16777216, "0", "pipeline unit, 256 or more: a larger chunk is cut into slices; 0: what should be fastest of one to eight times what the transport likes, 64K, verbs 256K, tcp between fast hosts of one rank up to 128K") \
     X(lanes, "HOCKET_LANES", int, 0, 4, "0", "channels a plan is replicated over; 0: the number that should be fastest")                                     \
     X(crc, "HOCKET_CRC", flag, 0, 1, "0", "CRC32C on every frame")                                                     \
-    X(spin, "HOCKET_SPIN", int, -1, 1000000, "-1", "polls before yielding the core; -1: 2000, or 2 where ranks outnumber cores")  \
-    X(yield, "HOCKET_YIELD", int, -1, 1000000, "-1", "yields before sleeping; -1: 400; 0 with HOCKET_SPIN=1000000 spins only") \
+    X(spin, "HOCKET_SPIN", int, -1, 1000000, "-1", "polls before yielding the core; -1: 2000, 100 over sockets or under a quota of CPU time, 2 where ranks outnumber cores")  \
+    X(yield, "HOCKET_YIELD", int, -1, 1000000, "-1", "yields before sleeping; -1: 400, 20 under a quota of CPU time; 0 with HOCKET_SPIN=1000000 spins only") \
     X(spread, "HOCKET_SPREAD", flag, 0, 1, "1", "where ranks outnumber cores, those that wait move to even that out; 0: the system alone places them") \
     X(isa, "HOCKET_ISA", string, 0, 0, "", "highest instruction set for kernels: c, sse2, avx2, avx512")               \
     X(cuda, "HOCKET_CUDA", string, 0, 0, "", "path of hocket_cuda.so, or off; default: beside the library, where a driver is loaded") \

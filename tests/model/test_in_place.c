@@ -2,7 +2,7 @@
  * buffers; a rank with an empty block passes what it likes), and nobody tells the others. So nothing that peers see of a
  * rank's schedule may depend on its placement: whether an algorithm serves the case, how scratch and lanes are laid out,
  * which messages and signals go to and come from each peer on each lane, in which order and of which chunks, and what is
- * read from or written to memory of peers. src/comm relies on it (in_place_is_agreed), no other test would notice: the
+ * read from or written to memory of peers. src/comm relies on it (hkt__in_place_is_agreed), no other test would notice: the
  * verifier proves ranks that are all alike. */
 #include <setjmp.h>
 #include <stdarg.h>
