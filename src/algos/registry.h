@@ -20,7 +20,7 @@ struct hkt__algo {
     double (*volume)(int nranks);
     bool user_direct; /* reads IN/OUT of peers, not only their SCRATCH */
     bool by_groups;   /* is for ranks in groups of one size (levels.h) */
-    int radix;        /* rows of one builder differ in it; any from 2 on will do (0: the builder has none, or 2) */
+    int radix;        /* rows of one builder differ in it; any from 2 on will do (0: the builder has none) */
     size_t bytes_min;  /* by default only for vectors of so many bytes, of all ranks of a core together */
     /** Reductions: every result chunk is one REDUCE over the inputs of all ranks, in rank order from 0 on. So all rows
      *  that say so give the same bits. */

@@ -259,6 +259,7 @@ static void refusals_name_the_case(void **state)
     assert_null(sched);
 
     assert_ptr_equal(hkt__algo_find(HKT_ALL_TO_ALL, "bruck:2"), hkt__algo_find(HKT_ALL_TO_ALL, "bruck"));
+    assert_ptr_equal(hkt__algo_find(HKT_ALL_REDUCE, "circulant:2"), hkt__algo_find(HKT_ALL_REDUCE, "circulant"));
     assert_null(hkt__algo_find(HKT_ALL_TO_ALL, "bruck:"));
     assert_null(hkt__algo_find(HKT_ALL_TO_ALL, "bruck:4:2"));
     assert_null(hkt__algo_find(HKT_ALL_REDUCE, "ring:2"));
