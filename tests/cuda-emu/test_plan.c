@@ -381,7 +381,7 @@ static void run_algorithm(struct plan_group *g, const struct hkt__algo *algo, bo
         enqueue(&runs[n++], &team, call_number(number, turn));
     }
     if (has_scaled(algo, in_place))
-        enqueue(&runs[n++], &team, scaled_call((int)turn % CALLS, turn));
+        enqueue(&runs[n++], &team, scaled_call((int)(turn / 2) % CALLS, turn)); /* in place or not goes by the lowest bit */
     plan_group_settle(g, algo->info.name);
     for (int k = 0; k < n; k++)
         verify(&runs[k]);
