@@ -4,9 +4,9 @@
  *   sockets --listen ADDRESS:PORT         the receiving end, for one run of the other: in another network namespace, say
  *   sockets --to ADDRESS:PORT [SECONDS]
  *
- * A case is a way, bytes per call and a number of sockets, which calls go round. One round of a case sends as many bytes as fill
- * a few hundredths of a second and ends when the receiver, which reads them into 1 MiB, has said that it has them all. The
- * figures are medians over rounds: 10^9 bytes/s, and core time of the sender, microseconds per MB. Ways:
+ * A case is a way, bytes per call and a number of sockets, which calls go round. One round of a case sends 64 MiB and ends when
+ * the receiver, which reads them into 1 MiB, has said that it has them all. The figures are medians over rounds: 10^9 bytes/s, and
+ * core time of the sender, microseconds per MB. Ways:
  *
  *   send      send() on blocking sockets: what the transport does, but that it does not block
  *   zerocopy  the same with MSG_ZEROCOPY; the kernel's notices are read before a buffer would be used again
@@ -17,11 +17,13 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
+#include <signal.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -81,8 +83,10 @@ static void serve_group(int listener, char *buffer)
     int32_t nsockets = 1, open = 0;
 
     for (int i = 0; i < nsockets; i++) {
+        errno = EPROTO;
         polled[i] = (struct pollfd){ .fd = accept(listener, NULL, NULL), .events = POLLIN };
-        if (polled[i].fd < 0 || recv(polled[i].fd, &nsockets, sizeof nsockets, MSG_WAITALL) != sizeof nsockets)
+        if (polled[i].fd < 0 || recv(polled[i].fd, &nsockets, sizeof nsockets, MSG_WAITALL) != sizeof nsockets || nsockets < 0 ||
+            nsockets > SOCKETS_MAX)
             die("accept");
         if (nsockets == 0) { /* the sender is done */
             close(polled[i].fd);
@@ -318,8 +322,9 @@ static struct sockaddr_in parse(const char *text)
     struct sockaddr_in address = { .sin_family = AF_INET };
     char ip[64];
     unsigned port;
+    char rest;
 
-    if (sscanf(text, "%63[0-9.]:%u", ip, &port) != 2 || port > 65535 || inet_pton(AF_INET, ip, &address.sin_addr) != 1) {
+    if (sscanf(text, "%63[0-9.]:%5u%c", ip, &port, &rest) != 2 || port > 65535 || inet_pton(AF_INET, ip, &address.sin_addr) != 1) {
         fprintf(stderr, "sockets: not an IPv4 address and port: %s\n", text);
         exit(2);
     }
@@ -368,8 +373,10 @@ int main(int argc, char **argv)
 
     if (receiver < 0)
         die("fork");
-    if (receiver == 0)
+    if (receiver == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL); /* nothing outlives a sender that fails */
         serve(listener);
+    }
     close(listener);
     measure(&address, seconds, ways);
     return waitpid(receiver, &status, 0) == receiver && WIFEXITED(status) ? WEXITSTATUS(status) : 1;
