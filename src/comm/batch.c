@@ -260,6 +260,11 @@ static size_t poll_shares(struct share *shares, size_t nshares, struct hkt__call
     return busy;
 }
 
+static int share_waits_on(const struct share *share)
+{
+    return share->phase_count == 0 ? -1 : share->is_p2p ? hkt__p2p_blocked_route(share->comm) : waits_on(&share->work);
+}
+
 static enum hkt_status drive_shares(struct share *shares, size_t nshares, struct hkt__call *calls, size_t count)
 {
     struct hkt__wait wait;
@@ -285,7 +290,7 @@ static enum hkt_status drive_shares(struct share *shares, size_t nshares, struct
                     hkt__notes_tell(shares[i].comm, &hkt__far_waiting(&shares[i].work)->bind->stamp);
             } else {
                 /* Sleep on one of them only; the others are looked at again soon. */
-                hkt__comm_park(shares[i].comm, -1, nshares > 1 ? 100000 : wait.sleep_ns);
+                hkt__comm_park(shares[i].comm, share_waits_on(&shares[i]), nshares > 1 ? 100000 : wait.sleep_ns);
                 break;
             }
         }

@@ -134,5 +134,7 @@ HKT_NODISCARD enum hkt_status hkt__p2p_self(const struct hkt_comm *comm, const s
 void hkt__p2p_describe(const struct hkt_comm *comm, char *out_text, size_t bytes);
 /** A rank whose message is outstanding, -1 if none. */
 int hkt__p2p_blocked_on(const struct hkt_comm *comm);
+/** The one route of all that is in flight; -1: there are several, or a connection is not there yet. */
+int hkt__p2p_blocked_route(const struct hkt_comm *comm);
 
 #endif

@@ -370,3 +370,18 @@ int hkt__p2p_blocked_on(const struct hkt_comm *comm)
 {
     return comm->p2p->nbusy > 0 ? comm->p2p->busy[0] / 2 : -1;
 }
+
+int hkt__p2p_blocked_route(const struct hkt_comm *comm)
+{
+    const struct hkt__p2p *p2p = comm->p2p;
+    int route = -1;
+
+    for (int b = 0; p2p->has_begun && b < p2p->nbusy; b++) {
+        const int of_peer = comm->routes.tp_of[p2p->busy[b] / 2];
+
+        if (!p2p->dirs[p2p->busy[b]].is_running || (route >= 0 && route != of_peer))
+            return -1;
+        route = of_peer;
+    }
+    return route;
+}
