@@ -2,9 +2,11 @@
  * of relative errors, since 10 % of a microsecond matters to its caller as 10 % of a millisecond does. Samples that lie far
  * off weigh less (iterated reweighting), prices that no sample depends on stay (a weak pull to where they were), and none may
  * leave a sane range. What is dearest in a prediction, and so which amounts count, depends on the prices: hence some rounds of
- * predicting and fitting. */
+ * predicting and fitting. A link that carries much less than it says is dearest nowhere to begin with, and its price would stay: so
+ * a fit that begins with a slow one is made as well, and the better one taken. */
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "tools.h"
 #include "tune.h"
@@ -15,6 +17,8 @@
 #define PULL 0.3         /* one sample's weight is 1 */
 #define SCALE_MIN 0.05
 #define SCALE_MAX 20.0
+#define SLOW_LINK 32     /* times slower than held */
+#define SLOW_BETTER 0.9  /* of the error, or the first fit is taken */
 
 bool tune_samples_add(struct tune_samples *samples, const struct tune_sample *sample)
 {
@@ -116,7 +120,7 @@ static double median_error(struct rows *rows)
     return rows->count > 0 ? rows->residues[rows->count / 2] : 0;
 }
 
-double tune_fit(const struct tune_rank *rank, const struct tune_samples *samples, double prices[HKT_PRICE_COUNT])
+static double fit_from(const struct tune_rank *rank, const struct tune_samples *samples, double prices[HKT_PRICE_COUNT])
 {
     const size_t n = (size_t)samples->count + 1;
     struct rows rows = {.terms = calloc(n, sizeof *rows.terms), .weights = calloc(n, sizeof(double)),
@@ -141,4 +145,24 @@ double tune_fit(const struct tune_rank *rank, const struct tune_samples *samples
     free(rows.weights);
     free(rows.residues);
     return error;
+}
+
+double tune_fit(const struct tune_rank *rank, const struct tune_samples *samples, double prices[HKT_PRICE_COUNT])
+{
+    double slow[HKT_PRICE_COUNT];
+
+    memcpy(slow, prices, sizeof slow);
+    for (int k = 0; k < HKT_PRICE_COUNT; k++) {
+        struct hkt_price price;
+
+        if (hkt_price_get(k, &price) == HKT_OK && strcmp(price.name, "net_wire_ns_per_byte") == 0)
+            slow[k] *= SLOW_LINK;
+    }
+    const double error = fit_from(rank, samples, prices);
+    const double slow_error = error < 0 ? -1 : fit_from(rank, samples, slow);
+
+    if (slow_error < 0 || slow_error >= SLOW_BETTER * error)
+        return error;
+    memcpy(prices, slow, sizeof slow);
+    return slow_error;
 }
