@@ -5,15 +5,23 @@
  * never the job. hkt__tcp_nics_choose and hkt__tcp_route are pure, so that any host can be described in a test. */
 #include <arpa/inet.h>
 #include <ifaddrs.h>
+#include <linux/ethtool.h>
+#include <linux/sockios.h>
 #include <net/if.h>
 #include <netinet/in.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "core/siphash.h"
 #include "transport/tcp.h"
+
+/* A pair of interfaces that joins network namespaces says 10 Gbit/s whatever lies behind it; within a machine that is memory. As 4
+ * GB/s (docs/bench/2026-12-01-hosts.md) all-reduces of 256 KiB among 4 were chosen wrongly, as 6 it is held for what they took. */
+#define VETH_MEGABITS 10000
+#define VETH_NS_PER_BYTE 0.17
 
 /* Interfaces that software made: bridges and pairs of containers, virtual machines, tunnels. Used after real ones. */
 static const char *const virtual_names[] = {
@@ -108,6 +116,21 @@ enum hkt_status hkt__tcp_nics_list(struct hkt__tcp_nic *out_nics, int nics_max, 
     return HKT_OK;
 }
 
+static bool is_veth(const char *name)
+{
+    struct ethtool_drvinfo info = {.cmd = ETHTOOL_GDRVINFO};
+    struct ifreq request = {.ifr_data = (char *)&info};
+    const int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+
+    if (fd < 0)
+        return false;
+    snprintf(request.ifr_name, sizeof request.ifr_name, "%s", name);
+    const bool is_told = ioctl(fd, SIOCETHTOOL, &request) == 0;
+
+    close(fd);
+    return is_told && strncmp(info.driver, "veth", sizeof info.driver) == 0;
+}
+
 double hkt__tcp_link_ns_per_byte(const struct hkt__tcp_addr *addr)
 {
     char path[64];
@@ -123,7 +146,9 @@ double hkt__tcp_link_ns_per_byte(const struct hkt__tcp_addr *addr)
     const bool is_read = fscanf(file, "%ld", &megabits) == 1; /* -1, or an error, where the card does not know */
 
     fclose(file);
-    return is_read && megabits > 0 ? 8e3 / (double)megabits : 0;
+    if (!is_read || megabits <= 0)
+        return 0;
+    return megabits == VETH_MEGABITS && is_veth(addr->name) ? VETH_NS_PER_BYTE : 8e3 / (double)megabits;
 }
 
 /* Do the first `bits` bits agree? */
