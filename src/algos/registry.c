@@ -23,29 +23,17 @@ static const char *even(int nranks, bool in_place)
 }
 
 /* With so few ranks the next smaller radix there is, or pairwise exchange, does the same. */
-static const char *above_2(int nranks, bool in_place)
-{
-    (void)in_place;
-    return nranks == 1 || nranks > 2 ? "" : "needs more than 2 ranks";
-}
-
-static const char *above_3(int nranks, bool in_place)
-{
-    (void)in_place;
-    return nranks == 1 || nranks > 3 ? "" : "needs more than 3 ranks";
-}
-
-static const char *above_4(int nranks, bool in_place)
-{
-    (void)in_place;
-    return nranks == 1 || nranks > 4 ? "" : "needs more than 4 ranks";
-}
-
-static const char *above_8(int nranks, bool in_place)
-{
-    (void)in_place;
-    return nranks == 1 || nranks > 8 ? "" : "needs more than 8 ranks";
-}
+#define ABOVE(least)                                                                                                   \
+    static const char *above_##least(int nranks, bool in_place)                                                        \
+    {                                                                                                                  \
+        (void)in_place;                                                                                                \
+        return nranks == 1 || nranks > least ? "" : "needs more than " #least " ranks";                                \
+    }
+ABOVE(2)
+ABOVE(3)
+ABOVE(4)
+ABOVE(8)
+#undef ABOVE
 
 static const char *composite(int nranks, bool in_place)
 {
