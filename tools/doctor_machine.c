@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "doctor.h"
+#include "hocket/info.h"
 
 #define MIB ((unsigned long long)1 << 20)
 
@@ -83,12 +84,8 @@ static unsigned long long cgroup_least(const char *root, char *path, const char 
     for (;;) {
         snprintf(name, sizeof name, "/sys/fs/cgroup%s/%s", path, file);
         if (hkt_doctor_read(root, name, text, sizeof text) && strncmp(text, "max", 3) != 0) {
-            char *end = text;
-            unsigned long long value = strtoull(text, &end, 10);
-            const unsigned long long period = strcmp(file, "cpu.max") == 0 ? strtoull(end, NULL, 10) : 0;
+            const unsigned long long value = strtoull(text, NULL, 10);
 
-            if (period > 0)
-                value = value * 100 / period; /* hundredths of a core */
             least = least == 0 || value < least ? value : least;
         }
         char *slash = strrchr(path, '/');
@@ -104,14 +101,12 @@ void hkt_doctor_cgroup(struct doctor_report *report, const char *root)
     char line[512], path[512], text[32];
     const bool has_cgroup = hkt_doctor_read(root, "/proc/self/cgroup", line, sizeof line) && strncmp(line, "0::", 3) == 0;
     const long cores = sysconf(_SC_NPROCESSORS_ONLN);
-
-    snprintf(path, sizeof path, "%s", has_cgroup ? line + 3 : "");
-    const unsigned long long cpus = cgroup_least(root, path, "cpu.max");
+    const double cpus = hkt_cpu_quota(root);
 
     if (cpus > 0)
-        hkt_doctor_add(report, "cgroup cpu", cpus < 100ull * (unsigned long long)cores ? DOCTOR_WARN : DOCTOR_OK,
-                       "start no more ranks than that, or raise cpu.max (docker run --cpus): ranks beyond it are stopped for "
-                       "whole periods", "%llu.%02llu cores of %ld", cpus / 100, cpus % 100, cores);
+        hkt_doctor_add(report, "cgroup cpu", cpus < (double)cores ? DOCTOR_WARN : DOCTOR_OK,
+                       "start no more ranks than that, or raise cpu.max (docker run --cpus; version 1: cpu.cfs_quota_us): ranks "
+                       "beyond it are stopped for whole periods", "%.2f cores of %ld", cpus, cores);
     snprintf(path, sizeof path, "%s", has_cgroup ? line + 3 : "");
     const unsigned long long memory = cgroup_least(root, path, "memory.max");
 
@@ -126,6 +121,6 @@ void hkt_doctor_cgroup(struct doctor_report *report, const char *root)
         hkt_doctor_add(report, "cgroup pids", pids < 256 ? DOCTOR_WARN : DOCTOR_OK,
                        "raise pids.max (docker run --pids-limit): a rank has several threads", "%llu processes and threads",
                        pids);
-    if (cpus == 0 && memory == 0 && pids == 0)
+    if (cpus <= 0 && memory == 0 && pids == 0)
         hkt_doctor_add(report, "cgroup", DOCTOR_OK, "", "no limits");
 }

@@ -136,9 +136,13 @@ static int get_machine(const struct topo_request *request, struct topo_view *vie
         rc = hkt_topo_synthetic(request->synthetic, out_topo);
     } else {
         const char *version = hkt_topo_hwloc_version();
+        const double quota = hkt_cpu_quota("");
 
         snprintf(view->source, sizeof view->source, "this machine, read %s %s",
                  version[0] != '\0' ? "with hwloc" : "from", version[0] != '\0' ? version : "/sys");
+        if (quota > 0)
+            snprintf(view->source + strlen(view->source), sizeof view->source - strlen(view->source),
+                     "; the quota of its cgroup: %.4g CPUs", quota);
         rc = hkt_topo_detect(out_topo);
     }
     if (rc == HKT_OK)

@@ -21,6 +21,10 @@ HKT_API int hkt_version(void);
  *  rounded up. At least 1. */
 HKT_API int hkt_cores(void);
 
+/** CPU time per time that the cgroup of this process and those around it leave it at most, in CPUs; 0: no limit. root: of the file
+ *  system, "" as a rule. */
+HKT_API double hkt_cpu_quota(const char *root);
+
 /** One thing that may be here or not: a transport, what the machine allows, a CPU feature, a module. */
 struct hkt_feature {
     const char *kind;      /* "transport", "machine", "cpu", "module" */

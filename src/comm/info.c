@@ -15,6 +15,14 @@ int hkt_cores(void)
     return hkt__machine_cores();
 }
 
+double hkt_cpu_quota(const char *root)
+{
+    struct hkt__quota quota;
+
+    hkt__quota_get(root, &quota);
+    return quota.cpus;
+}
+
 int hkt_version(void)
 {
     return HKT_VERSION_MAJOR * 10000 + HKT_VERSION_MINOR * 100 + HKT_VERSION_PATCH;
@@ -38,12 +46,11 @@ static void transport_feature(const struct hkt__tp_ops *ops, struct hkt_feature 
 static bool machine_cores(char *out_why, size_t bytes)
 {
     const int cores = hkt__machine_cores();
-    struct hkt__quota quota;
+    const double quota = hkt_cpu_quota("");
     char text[96] = "";
 
-    hkt__quota_get("", &quota);
-    if (quota.cpus > 0)
-        snprintf(text, sizeof text, "; the quota of its cgroup: %.4g CPUs (docker run --cpus)", quota.cpus);
+    if (quota > 0)
+        snprintf(text, sizeof text, "; the quota of its cgroup: %.4g CPUs (docker run --cpus)", quota);
     snprintf(out_why, bytes, cores > 1 ? "%d CPUs that this process may use%s"
                                        : "%d CPU that this process may use: ranks of this host take turns on it%s", cores, text);
     return cores > 1;

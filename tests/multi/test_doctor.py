@@ -79,6 +79,10 @@ class Machine(Case):
         self.one(lines, 'cgroup cpu', 'warn', '0.50 cores')
         self.one(lines, 'cgroup memory', 'warn', '512 MiB')
         self.assertNotIn('cgroup pids', lines)
+        lines = self.lines('--root', self.fake({
+            '/proc/self/cgroup': '1:cpu,cpuacct:/x', '/sys/fs/cgroup/cpu,cpuacct/x/cpu.cfs_quota_us': '150000',
+            '/sys/fs/cgroup/cpu,cpuacct/x/cpu.cfs_period_us': '100000'}))
+        self.one(lines, 'cgroup cpu', 'warn' if os.sysconf('SC_NPROCESSORS_ONLN') > 1 else 'ok', '1.50 cores')
 
     def test_interfaces(self):
         lines = self.lines('--root', self.fake({
