@@ -93,12 +93,12 @@ static const struct {
 } crowded[] = {
     {HKT__PRICE_SWITCH, 1.4, 1.7},            {HKT__PRICE_MESSAGE, 0.69, -2},           {HKT__PRICE_PAYLOAD, 0.18, -1.7},
     {HKT__PRICE_STEP, 1.3, 0.2},              {HKT__PRICE_ACCESS, 0.7, -2},             {HKT__PRICE_FAR_ACCESS, 1.5, 0.3},
-    {HKT__PRICE_SEND_L2, 1.2, 0.6},           {HKT__PRICE_SEND_LLC, 1.4, 0},            {HKT__PRICE_RECEIVE_L2, 1.4, 0.2},
-    {HKT__PRICE_RECEIVE_LLC, 1.3, 0.4},       {HKT__PRICE_COPY_L2, 1.5, -1.2},          {HKT__PRICE_COPY_LLC, 1.2, -0.3},
+    {HKT__PRICE_SEND_L2, 1.07, 0.77},         {HKT__PRICE_SEND_LLC, 1.25, 0.16},        {HKT__PRICE_RECEIVE_L2, 1.4, 0.2},
+    {HKT__PRICE_RECEIVE_LLC, 1.3, 0.4},       {HKT__PRICE_COPY_L2, 1.34, -1.04},        {HKT__PRICE_COPY_LLC, 1.07, -0.13},
     {HKT__PRICE_REDUCE_L2, 1.3, -0.1},        {HKT__PRICE_REDUCE_LLC, 0.42, 0.4},       {HKT__PRICE_FRESH_L2, 1.2, -0.2},
-    {HKT__PRICE_FRESH_LLC, 1.1, 0.2},         {HKT__PRICE_FRESH_MEMORY, 1, -0.3},       {HKT__PRICE_DIRECT_L2, 0.86, 0.9},
+    {HKT__PRICE_FRESH_LLC, 1.1, 0.2},         {HKT__PRICE_FRESH_MEMORY, 1, -0.3},       {HKT__PRICE_DIRECT_L2, 0.77, 1.06},
     {HKT__PRICE_DIRECT_LLC, 1.1, 0.3},        {HKT__PRICE_FAR_L2, 0.95, -0.9},          {HKT__PRICE_FAR_LLC, 0.93, 0.32},
-    {HKT__PRICE_FAR_MEMORY, 1, 0.15},         {HKT__PRICE_FAR_WRITE_L2, 0.84, 0},       {HKT__PRICE_FAR_WRITE_LLC, 1, 0.22},
+    {HKT__PRICE_FAR_MEMORY, 1, 0.15},         {HKT__PRICE_FAR_WRITE_L2, 0.84, 0},       {HKT__PRICE_FAR_WRITE_LLC, 0.8, 0.54},
     {HKT__PRICE_FAR_WRITE_MEMORY, 1, 0.25},
 };
 
