@@ -22,12 +22,13 @@
  *     for an exchange, and would else go on sleeping, call after call. Then it sleeps.
  *   - back soon: whoever had the core gave it back, as ranks do that wait. Then yields are right from the first poll on, and spins
  *     hold others up: 8 bytes between 4 and 8 hosts that share two cores took 201 and 1021 us, and take 44 and 332.
- *   - back late, twice in a row: strangers, who keep a core for a time slice. Whoever sleeps is woken sooner: 2 ranks beside two
- *     of them need 1711 us for 8 bytes if they yield, 17 if they spin and sleep. So the next waits do not yield. */
+ *   - back late, twice and not soon in between (one stranger gives it back at once each other time): strangers, who keep a core for
+ *     a time slice. Whoever sleeps is woken sooner: 2 ranks beside two of them need 1711 us for 8 bytes if they yield, 17 if they
+ *     spin and sleep. So the next waits do not yield. */
 #define SPINS_NETWORK 100
 #define QUICK_NS 2000             /* a yield to nobody: 0.3 to 0.6 us; to a rank that polls once and yields: 4 and more */
 #define QUICK_MAX 200
-#define LATE_NS 2000000           /* strangers' time slices: 3 ms and more. Two in a row, as a rank may copy for as long */
+#define LATE_NS 2000000           /* strangers' time slices: 3 ms and more. Two, as a rank may copy for as long */
 #define SHY_FIRST 8               /* waits, doubled each time that strangers are still there */
 #define SHY_MOST 1024
 #define NAP_FIRST_NS 2000000
@@ -84,9 +85,9 @@ static bool feel(struct hkt__wait *wait)
         policy->was_late = true;
         return true;
     }
-    policy->was_late = false;
     policy->shy_next -= policy->shy_next > 0;
     if (took_ns >= QUICK_NS) {
+        policy->was_late = false;
         policy->quick = wait->quick = 0;
         policy->spins = SPINS_CROWDED;
         return !is_time_to_nap(policy, begin_ns + took_ns);
