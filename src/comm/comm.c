@@ -11,7 +11,7 @@
 #include "core/mem.h"
 #include "exec/seats.h"
 
-enum { SLICE_LEAST = 256, SLICE_MOST = 16 << 20 }; /* of HOCKET_SLICE_BYTES too */
+enum { SLICE_MOST = 16 << 20 }; /* of HOCKET_SLICE_BYTES too */
 
 /** What decides how messages are cut, checked and placed: ranks that differ here would misread each other's bytes. */
 enum { AGREED_SLICE, AGREED_LANES, AGREED_CRC, AGREED_SCRATCH, AGREED_COUNT };
@@ -345,15 +345,12 @@ static enum hkt_status read_options(struct hkt_comm *comm, const struct hkt_conf
         return hkt__fail(HKT_ERR_INVALID, "hkt_config: struct_bytes is %zu, not %zu: start from HKT_CONFIG_INIT",
                          c->struct_bytes, sizeof *c);
     if (c->timeout_ms < 0 || c->lanes < 0 || c->lanes > HKT__COLL_LANES || c->crc < -1 || c->crc > 1 ||
-        (c->slice_bytes != 0 && (c->slice_bytes < SLICE_LEAST || c->slice_bytes > SLICE_MOST)))
+        (c->slice_bytes != 0 && (c->slice_bytes < HKT__SLICE_LEAST || c->slice_bytes > SLICE_MOST)))
         return hkt__fail(HKT_ERR_INVALID, "hkt_config: timeout_ms >= 0, lanes 0..%d, crc -1..1, slice_bytes 0 or %d..%d (got "
-                         "timeout_ms %lld, lanes %d, crc %d, slice_bytes %zu)", HKT__COLL_LANES, SLICE_LEAST, SLICE_MOST,
+                         "timeout_ms %lld, lanes %d, crc %d, slice_bytes %zu)", HKT__COLL_LANES, HKT__SLICE_LEAST, SLICE_MOST,
                          (long long)c->timeout_ms, c->lanes, c->crc, c->slice_bytes);
     options->wait.timeout_ns = timeout_ms * 1000000;
     options->slice_bytes_set = c->slice_bytes > 0 ? c->slice_bytes : (size_t)settings->slice_bytes;
-    if (options->slice_bytes_set > 0 && options->slice_bytes_set < SLICE_LEAST)
-        return hkt__fail(HKT_ERR_INVALID, "HOCKET_SLICE_BYTES is %zu: 0, or %d to %d", options->slice_bytes_set, SLICE_LEAST,
-                         SLICE_MOST);
     options->channels = c->lanes > 0 ? c->lanes : (int)settings->lanes;
     if (options->channels > HKT__COLL_LANES)
         options->channels = HKT__COLL_LANES;

@@ -223,6 +223,9 @@ static enum hkt_status check_rules(void)
         return hkt__fail(HKT_ERR_INVALID,
                          "HOCKET_SHM_SLOTS=%" PRId64 " is not valid: it must be a power of two, 2..256",
                          loaded.settings.shm_slots);
+    if (loaded.settings.slice_bytes > 0 && loaded.settings.slice_bytes < HKT__SLICE_LEAST)
+        return hkt__fail(HKT_ERR_INVALID, "HOCKET_SLICE_BYTES=%" PRId64 " is not valid: it must be 0, or %d..16777216",
+                         loaded.settings.slice_bytes, HKT__SLICE_LEAST);
     if (hkt__log_parse(loaded.settings.debug, levels) != HKT_OK)
         return hkt__error_context(HKT_ERR_INVALID, "HOCKET_DEBUG=%.64s is not valid", loaded.settings.debug);
     return HKT_OK;

@@ -60,6 +60,8 @@
     X(verify, "HOCKET_VERIFY", flag, 0, 1, "0", "verify every plan before its first use")                              \
     X(deterministic, "HOCKET_DETERMINISTIC", string, 0, 0, "", "rank_order: same bits whatever algorithm, size, transport, placement")
 
+#define HKT__SLICE_LEAST 256 /* of HOCKET_SLICE_BYTES, where it is not 0 */
+
 struct hkt__settings {
 #define HKT__TYPE_int int64_t
 #define HKT__TYPE_bytes int64_t

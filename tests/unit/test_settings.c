@@ -118,6 +118,7 @@ static void bad_values_are_refused_with_name_and_range(void **state)
         { "HOCKET_SHM_SLOT_BYTES", "99999999999999999999", "1K..4M" },
         { "HOCKET_SHM_SLOT_BYTES", "18014398509481984K", "1K..4M" },
         { "HOCKET_SHM_SLOTS", "12", "power of two" },
+        { "HOCKET_SLICE_BYTES", "100", "0, or 256" },
         { "HOCKET_ISA", "sse9", "c|sse2|avx2|avx512" },
         { "HOCKET_DETERMINISTIC", "1", "rank_order" },
         { "HOCKET_DEBUG", "loud", "none, error, warn" },
