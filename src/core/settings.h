@@ -37,7 +37,7 @@
     X(ib_rnr_retry, "HOCKET_IB_RNR_RETRY", int, 0, 7, "7", "the same where a peer is not ready to receive; 7: for ever") \
     X(ib_qps, "HOCKET_IB_QPS", int, 1, 4, "1", "queue pairs of verbs per pair of NICs, peer and lane: more spread over more routes") \
     X(ib_slots, "HOCKET_IB_SLOTS", int, 2, 64, "8", "frames of verbs in flight per peer and lane")                     \
-    X(ib_slot_bytes, "HOCKET_IB_SLOT_BYTES", bytes, 0, 4194304, "0", "largest verbs frame, at least 1K; 0: 256K, down to 64K where little memory may be locked") \
+    X(ib_slot_bytes, "HOCKET_IB_SLOT_BYTES", bytes, 0, 4194304, "0", "largest verbs frame, at least 1K; 0: 256K, down to 16K where little memory may be locked") \
     X(shm_slots, "HOCKET_SHM_SLOTS", int, 2, 256, "8", "slots of a shared-memory channel (power of two)")              \
     X(shm_slot_bytes, "HOCKET_SHM_SLOT_BYTES", bytes, 1024, 4194304, "32K", "payload of one slot")                     \
     X(shm_bytes, "HOCKET_SHM_BYTES", bytes, 1048576, 1099511627776, "16G", "address space of a rank's shared segment; pages are used only when touched") \

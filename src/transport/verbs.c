@@ -19,9 +19,10 @@ static const struct hkt__tp_ops verbs_ops;
 /* Of frames. On Soft-RoCE, where figures scatter widely, all-gathers were 30 % faster with 256 KiB than with 64 KiB in three
  * of four measurements (docs/bench/2026-11-30-rdma.md). */
 #define SLOT_BYTES_MOST ((size_t)262144)
-#define SLOT_BYTES_LEAST ((size_t)65536)
+#define SLOT_BYTES_LEAST ((size_t)16384)
 #define SLOT_BYTES_SET_LEAST ((size_t)1024)
-#define LANES_MOST 4 /* that HOCKET_LANES may say, or that may be chosen without it */
+#define LANES_MOST 4  /* that HOCKET_LANES may say, or that may be chosen without it */
+#define LANES_LEAST 2 /* that schedules may have of themselves */
 
 static struct hkt__verbs *verbs_of(struct hkt__tp *tp)
 {
@@ -103,8 +104,9 @@ static int choose_ports(struct hkt__verbs_port *ports, int count)
 static uint32_t choose_slot_bytes(const struct hkt__settings *settings, int nranks)
 {
     const size_t lockable = hkt__verbs_lockable_bytes() / 2;
-    const size_t lanes = settings->lanes > 0 ? (size_t)settings->lanes : LANES_MOST;
-    const size_t slots = 2 * (size_t)settings->ib_slots * lanes * (size_t)(nranks > 1 ? nranks - 1 : 1);
+    const size_t lanes = settings->lanes == 0 ? LANES_MOST : settings->lanes < LANES_LEAST ? LANES_LEAST : (size_t)settings->lanes;
+    const size_t links = lanes + 1; /* one for single messages */
+    const size_t slots = 2 * (size_t)settings->ib_slots * links * (size_t)(nranks > 1 ? nranks - 1 : 1);
     size_t bytes = SLOT_BYTES_MOST;
 
     if (settings->ib_slot_bytes > 0) {
