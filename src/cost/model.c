@@ -82,7 +82,7 @@ static double cache_bytes(int name, double fallback)
 
 /* Where ranks share cores a message waits for its receiver's turn, and what is needed for it, code and data, has left the first-level
  * caches by then; but reductions read what the rank before has just fetched, and scratch, unlike buffers, stays in the cache of the
- * core it is on. From fits for 4 and 8 ranks on 2 cores, 2026-11-30. With 8 a turn costs more, as whoever has it in vain looks for
+ * core it is on. From fits for 4 and 8 ranks on 2 cores, 2026-11-30 and 12-01. With 8 a turn costs more, as whoever has it in vain looks for
  * messages of more peers, and a message less. */
 #define CROWDED_ROUND 660.0
 #define CROWDED_SHARED_CALL 140.0
